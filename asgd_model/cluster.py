@@ -1,0 +1,224 @@
+"""What is predicted for: the nodes of a cluster, and how transfers are scheduled on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asgd_model.errors import InputError
+from asgd_model.profile import DOWNLINK, SERVER, UPLINK, Calibration, Profile
+
+STREAM_ORDERS = ("profile", "fifo", "random")
+"""How the streams of one connection take turns: as recorded in the profiled step, in the order
+in which they became ready, or at random."""
+
+_VARIABLE_KINDS = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster.
+
+    Attributes
+    ----------
+    cores : float
+        CPU capacity in cores; may be a fraction.
+    uplink, downlink : float
+        Payload rate in bit/s that the node can send and receive at the same time. For a worker
+        the uplink carries its gradients; for a server, the parameters that it sends.
+    threads : int
+        Operations that the node computes at a time, each on one core at most.
+    """
+
+    cores: float
+    uplink: float
+    downlink: float
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "uplink", "downlink"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise InputError("Node", value, "a finite number above 0", field=name)
+        if not (isinstance(self.threads, int) and self.threads >= 1):
+            raise InputError("Node", self.threads, "an integer of at least 1", field="threads")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Workers, parameter servers and the transport between them.
+
+    Attributes
+    ----------
+    workers, servers : tuple of Node
+        One entry per node; nodes may differ.
+    stream_order : str
+        One of `STREAM_ORDERS`.
+    stream_window : int or None
+        Bytes that a stream sends before the next one of the same connection gets its turn;
+        None sends each tensor whole.
+    costs : Calibration
+        CPU time that communication takes on both ends.
+    """
+
+    workers: tuple[Node, ...]
+    servers: tuple[Node, ...]
+    stream_order: str = "profile"
+    stream_window: int | None = None
+    costs: Calibration = field(default_factory=Calibration)
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "servers"):
+            if len(getattr(self, name)) == 0:
+                raise InputError("Cluster", "none", "at least one node", field=name)
+        if self.stream_order not in STREAM_ORDERS:
+            expected = f"one of {', '.join(STREAM_ORDERS)}"
+            raise InputError("Cluster", self.stream_order, expected, field="stream_order")
+        window = self.stream_window
+        if window is not None and not (isinstance(window, int) and window > 0):
+            expected = "None or a number of bytes above 0"
+            raise InputError("Cluster", window, expected, field="stream_window")
+
+    @classmethod
+    def like(
+        cls,
+        profile: Profile,
+        workers: int = 1,
+        servers: int | None = None,
+        *,
+        bandwidth: float | None = None,
+        worker_cores: float | None = None,
+        server_cores: float | None = None,
+        stream_order: str = "profile",
+        stream_window: int | None = None,
+    ) -> Cluster:
+        """A cluster of equal nodes, by default those that the profile was measured on.
+
+        Parameters
+        ----------
+        profile : Profile
+            Gives what is not said otherwise: links, cores, threads, window, CPU costs.
+        workers, servers : int
+            Number of nodes; as many servers as the profiled job had by default.
+        bandwidth : float, optional
+            Payload rate in bit/s of every link, in each direction.
+        worker_cores, server_cores : float, optional
+            CPU capacity of a node in cores.
+        stream_order, stream_window
+            See `Cluster`; the window is the profile's by default.
+
+        Raises
+        ------
+        InputError
+            If a count is below 1 or a rate or capacity is not above 0.
+        """
+        known = profile.metadata
+        count = profile.num_servers if servers is None else servers
+        for name, value in (("workers", workers), ("servers", count)):
+            if not (isinstance(value, int | np.integer) and value >= 1):
+                raise InputError("Cluster", value, "an integer of at least 1", field=name)
+        rate = known.link_rate if bandwidth is None else bandwidth
+        worker = Node(
+            cores=known.worker_cores if worker_cores is None else worker_cores,
+            uplink=rate,
+            downlink=rate,
+            threads=known.worker_threads,
+        )
+        server = Node(
+            cores=known.server_cores if server_cores is None else server_cores,
+            uplink=rate,
+            downlink=rate,
+            threads=known.server_threads,
+        )
+        return cls(
+            workers=(worker,) * int(workers),
+            servers=(server,) * int(count),
+            stream_order=stream_order,
+            stream_window=known.stream_window if stream_window is None else stream_window,
+            costs=known.calibration,
+        )
+
+    def with_workers(self, workers: int) -> Cluster:
+        """The same cluster with another number of workers, all like the first.
+
+        Raises
+        ------
+        InputError
+            If `workers` is below 1.
+        """
+        return replace(self, workers=self.workers[:1] * workers)
+
+
+def placement(profile: Profile, servers: int) -> NDArray[np.int32]:
+    """The server of every operation when the variables are spread over `servers` servers.
+
+    With as many servers as the profiled job had, this is the recorded placement; otherwise
+    variables go round-robin over the servers, in the order in which a step first uses them, as
+    TensorFlow's ``replica_device_setter`` places them in the order of their creation.
+
+    Returns
+    -------
+    ndarray of int32, shape (ops,)
+        -1 for the worker's operations.
+
+    Raises
+    ------
+    InputError
+        If variables must be placed anew and the profile does not tell which operations belong
+        to the same variable.
+    """
+    if servers == profile.num_servers:
+        return profile.servers
+    if servers == 1:
+        return np.where(profile.servers >= 0, 0, -1).astype(np.int32)
+    variables = _variables(profile)
+    known = variables[variables >= 0]
+    if len(known) == 0:
+        expected = f"operations of kind {', '.join(sorted(_VARIABLE_KINDS))} to spread over servers"
+        raise InputError(profile.source, "no variables", expected, field="ops.kind")
+    created = list(dict.fromkeys(variables[_by_first_use(profile, variables)].tolist()))
+    position = {variable: index for index, variable in enumerate(created)}
+    placed = np.where(profile.servers >= 0, 0, -1).astype(np.int32)
+    for op in np.flatnonzero(variables >= 0):
+        placed[op] = position[variables[op]] % servers
+    return placed
+
+
+def _variables(profile: Profile) -> NDArray[np.int32]:
+    """The variable that each operation reads, carries or updates, as an index into ops, or -1."""
+    variables = np.full(profile.ops, -1, dtype=np.int32)
+    for op in profile.topological_order:
+        if profile.kinds[op] in _VARIABLE_KINDS:
+            variables[op] = op
+        elif profile.resources[op] in (SERVER, DOWNLINK):
+            inherited = variables[profile.dependencies[op]]
+            owners = np.unique(inherited[inherited >= 0])
+            if len(owners) == 1:
+                variables[op] = owners[0]
+    for op in np.flatnonzero((profile.resources == SERVER) & (variables >= 0)):
+        for dependency in profile.dependencies[op]:
+            gradient = profile.resources[dependency] == UPLINK
+            if gradient and variables[dependency] < 0 and _owned_by(profile, dependency, variables):
+                variables[dependency] = variables[op]
+    return variables
+
+
+def _owned_by(profile: Profile, transfer: int, variables: NDArray[np.int32]) -> bool:
+    """Whether all operations that wait for a transfer belong to one variable."""
+    waiting = [op for op in range(profile.ops) if transfer in profile.dependencies[op]]
+    return len(np.unique(variables[waiting])) == 1
+
+
+def _by_first_use(profile: Profile, variables: NDArray[np.int32]) -> Sequence[int]:
+    """Downlink transfers that carry variables, in the order in which the worker needs them."""
+    rank = np.full(profile.ops, profile.ops)
+    for position, op in enumerate(profile.topological_order):
+        if profile.resources[op] == 1:
+            for dependency in profile.dependencies[op]:
+                rank[dependency] = min(rank[dependency], position)
+    carried = np.flatnonzero((profile.resources == DOWNLINK) & (variables >= 0))
+    return sorted(carried.tolist(), key=lambda op: (rank[op], op))
