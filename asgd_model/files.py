@@ -72,7 +72,8 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
     try:
         return json.loads(content.decode("utf-8"), parse_constant=refuse)
     except UnicodeDecodeError as error:
-        raise InputError(where, f"a byte that is not UTF-8 at {error.start}", "JSON text") from error
+        found = f"a byte that is not UTF-8 at {error.start}"
+        raise InputError(where, found, "JSON text") from error
     except json.JSONDecodeError as error:
         found = f"{error.msg} at line {error.lineno}, column {error.colno}"
         raise InputError(where, found, "a JSON document") from error

@@ -127,7 +127,7 @@ class Profile:
     @property
     def steps(self) -> int:
         """Number of profiled steps."""
-        return self.work.shape[0]
+        return len(self.work)
 
     @property
     def ops(self) -> int:
