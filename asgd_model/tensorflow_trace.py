@@ -11,9 +11,9 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,78 +32,99 @@ from asgd_model.profile import (
 
 _log = logging.getLogger(__name__)
 
-Key = tuple[str, ...]
-"""An operation is (device, node name); a transfer is (sending device, receiving device, tensor),
-as in the keys of TensorFlow's rendezvous."""
-
-_TASK = re.compile(r"/job:(?P<job>[^/]+)/(?:replica:\d+/)?task:(?P<task>\d+)(?:/|$)")
-_LABEL = re.compile(r"(?:^|\s)(?P<tensor>\S+) from (?P<sender>/\S+) to (?P<receiver>/\S+)$")
+_TASK = re.compile(r"/job:(?P<job>[^/]+)/(?:replica:\d+/)?task:(?P<index>\d{1,6})(?=/|$)")
 _WORKER_JOBS = ("worker", "chief", "master")
 _SERVER_JOB = "ps"
-_NOT_EXECUTED = ("_SOURCE", "_SINK")
+_TRANSFER_ROW = "RecvTensor"
+_TRANSFER_LABEL = re.compile(r"(?:^|\s)(?P<name>\S+) from (?P<sender>/\S+) to (?P<receiver>/\S+)$")
+_TRANSFER_NODES = frozenset({"_Send", "_Recv"})
+_GRAPH_ENDS = frozenset({"_SOURCE", "_SINK"})
 
 
-@dataclass
-class _Row:
-    """One recorded interval: start and end in nanoseconds of the host's clock, bytes received."""
+class _Node(NamedTuple):
+    """A node of a partition graph."""
+
+    device: str
+    name: str
+
+
+class _Transfer(NamedTuple):
+    """A tensor that one device sends to another, named as in TensorFlow's rendezvous."""
+
+    sender: str
+    receiver: str
+    name: str
+
+
+_Key = _Node | _Transfer
+
+
+class _Row(NamedTuple):
+    """One recorded interval: nanoseconds of the host's clock, and the bytes received."""
 
     start: int
     end: int
-    size: int = 0
+    size: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Step:
-    """The rows of one file, and the beginning of the step in nanoseconds of the host's clock."""
+    """The rows of one file; `begin` is the earliest start among them."""
 
     where: str
     begin: int
-    rows: dict[Key, _Row]
+    rows: dict[_Key, _Row]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Graph:
-    """Nodes and transfers of all partitions with what each waits for, in order of appearance."""
+    """The partition graphs joined: kind and inputs of every node and transfer.
 
-    kinds: dict[Key, str]
-    inputs: dict[Key, list[Key]]
+    `servers` gives the parameter server that a device belongs to, -1 for the worker.
+    """
+
+    where: str
+    kinds: dict[_Key, str] = field(default_factory=dict)
+    inputs: dict[_Key, list[_Key]] = field(default_factory=dict)
+    servers: dict[str, int] = field(default_factory=dict)
 
 
 def read_run_metadata(paths: Sequence[str | os.PathLike[str]], metadata: Metadata) -> Profile:
     """Make a profile from the RunMetadata of one worker's traced steps.
 
     The partition graphs are joined through their ``_Send`` and ``_Recv`` pairs, each of which
-    becomes one transfer. Nodes that no step executed vanish, and what waited for them waits for
-    what they waited for. Times are relative to the earliest row of the step; the clocks of
-    worker and servers must agree.
+    becomes one transfer. Nodes that no step recorded vanish, and what waited for them waits for
+    what they waited for; so do pairs within one task and signals from server to server. Times
+    are relative to the earliest row of the step; the clocks of all nodes must agree.
 
-    Not every row reaches the file. A transfer or an operation that one step lacks and another
-    has is taken to run from the last end of its dependencies to the first start of what depends
-    on it; the operation's work is then the mean of the other steps. How many were filled in is
-    logged as a warning.
+    Not every row reaches the file. A transfer or an operation that this step lacks and another
+    one has is taken to run from the last end of its dependencies to the first start of what
+    depends on it; the work of such an operation is its mean over the other steps. A warning is
+    logged that says how many were filled in.
 
     Parameters
     ----------
     paths : sequence of path-like
-        RunMetadata protobufs, plain or gzip, one for each traced step; at least one of them
-        contains the partition graphs.
+        RunMetadata protobufs, plain or gzip, one for each traced step. At least one contains the
+        partition graphs; the first that does is used.
     metadata : Metadata
-        Network, platform and calibration; cores and communication costs enter the recovery of
-        each operation's work (`recover_work`).
+        Network, platform and calibration. Cores and communication costs enter the recovery of
+        the operations' work (`recover_work`).
 
     Returns
     -------
     Profile
-        One row for each path; operations in topological order.
+        One step for each path; operations in topological order.
 
     Raises
     ------
     InputError
-        If a file is not a RunMetadata with step statistics; no file has partition graphs; a row
-        has a negative duration or appears twice in a step (loops are not supported) or is not in
-        the graphs; a device belongs neither to the worker nor to a parameter server; a step
-        lacks all rows of a device; a tensor's size is unknown or differs between steps; servers
-        exchange data with each other; or the graph has a cycle.
+        If a file is not a RunMetadata with step statistics; no file has partition graphs; these
+        name a node twice, lack one end of a transfer, have a cycle, or hold devices other than
+        those of one worker and of parameter servers; a row is not in the graphs, has a negative
+        duration or appears twice in a step (loops are not supported); a step lacks all rows of a
+        device; a transfer appears in no step or its size differs between steps; or servers
+        exchange data with each other.
     """
     if len(paths) == 0:
         raise InputError("paths", "no files", "one RunMetadata file for each traced step")
@@ -111,40 +132,31 @@ def read_run_metadata(paths: Sequence[str | os.PathLike[str]], metadata: Metadat
     graph: _Graph | None = None
     for path in paths:
         where = os.fspath(path)
-        message = _parse(path)
+        message = _parse(where)
         if graph is None and message.partition_graphs:
             graph = _join(where, message.partition_graphs)
-        steps.append(_rows(where, message.step_stats))
+        steps.append(_collect(where, message.step_stats))
     if graph is None:
         expected = "partition graphs in at least one file (output_partition_graphs=True)"
-        raise InputError(os.fspath(paths[0]), "no partition graphs", expected)
+        raise InputError(steps[0].where, "no partition graphs", expected)
     _check_rows(steps, graph)
     sizes = _sizes(steps)
-    recorded = {key for step in steps for key in step.rows}
-    ops, dependencies = _step_graph(os.fspath(paths[0]), graph, recorded, sizes)
-    resources, servers = _places(ops)
-    start, end, missing = _times(steps, ops, dependencies)
-    moved = np.array([sizes.get(key, 0) for key in ops], dtype=np.int64)
-    work = np.zeros_like(start)
-    for row in range(len(steps)):
-        seen = ~missing[row]
-        work[row] = _work(start[row], end[row], resources, servers, moved, seen, metadata)
-    computed = (resources == WORKER) | (resources == SERVER)
-    for op in np.flatnonzero(missing.any(axis=0) & computed):
-        work[missing[:, op], op] = work[~missing[:, op], op].mean()
-    return Profile(
-        names=tuple(key[-1] for key in ops),
-        kinds=tuple(graph.kinds[key] for key in ops),
-        resources=resources,
-        servers=servers,
-        sizes=moved,
+    keys, dependencies = _step_graph(graph, {key for step in steps for key in step.rows}, sizes)
+    start, end, missing = _times(steps, keys, dependencies)
+    profile = Profile(
+        names=tuple(key.name for key in keys),
+        kinds=tuple(graph.kinds[key] for key in keys),
+        resources=np.array([_resource(graph, key) for key in keys], dtype=np.int8),
+        servers=np.array([_server(graph, key) for key in keys], dtype=np.int32),
+        sizes=np.array([sizes.get(key, 0) for key in keys], dtype=np.int64),
         dependencies=dependencies,
-        work=work,
+        work=np.zeros_like(start),
         start=start,
         end=end,
         metadata=metadata,
-        source=os.fspath(paths[0]),
+        source=graph.where,
     )
+    return replace(profile, work=_work(profile, missing))
 
 
 def recover_work(
@@ -157,9 +169,11 @@ def recover_work(
 ) -> NDArray[np.float64]:
     """CPU time that operations took on a node whose cores they shared.
 
-    A node of `cores` c on which n(t) operations run while communication uses u(t) cores gives
-    each of them min(1, (c - u(t)) / n(t)) cores (processor sharing, one thread for each
-    operation). The work is the integral of this share over the operation's interval.
+    A node of c cores on which n(t) operations run while communication uses u(t) cores gives each
+    of them min(1, (c - u(t)) / n(t)) cores: processor sharing, one thread for each operation.
+    The work is the integral of this share over the operation's interval. Where a quota enforces
+    the cores, this holds on average over its period (a shorter operation may run at full speed
+    or wait for the next period).
 
     Parameters
     ----------
@@ -170,7 +184,7 @@ def recover_work(
     busy_start, busy_end : ndarray, shape (periods,)
         Seconds; when the node communicated. Periods may overlap.
     busy_cores : ndarray, shape (periods,)
-        Cores that communication used in each period. The sum over periods is capped at `cores`.
+        Cores that communication used in each period; u(t) is their sum, at most `cores`.
 
     Returns
     -------
@@ -178,8 +192,8 @@ def recover_work(
         Seconds of one core.
     """
     instants = np.unique(np.concatenate([start, end, busy_start, busy_end]))
-    running = _level(instants, start, end, np.ones_like(start))
-    used = np.clip(_level(instants, busy_start, busy_end, busy_cores), 0.0, cores)
+    running = _height(instants, start, end, np.ones_like(start))
+    used = np.clip(_height(instants, busy_start, busy_end, busy_cores), 0.0, cores)
     share = np.minimum(1.0, (cores - used) / np.maximum(running, 1.0))
     received = np.concatenate([[0.0], np.cumsum(share * np.diff(instants))])
     work: NDArray[np.float64] = (
@@ -196,8 +210,9 @@ def busy_periods(
     A record tells when a tensor was asked for and when it was there, not when its bytes moved:
     a large tensor moves while many small ones come and go. But a connection with an open
     transfer is not idle, so within a maximal period with at least one open transfer the rate is
-    taken as constant. Each transfer lies in one period, so every amount is conserved, and the
-    rate is never above what the link really carried. Periods of no length are left out.
+    taken as constant. Each transfer lies in one period: every amount is conserved, and the rate
+    is a mean of rates that the link really had. Periods of no length have no rate and are left
+    out.
 
     Parameters
     ----------
@@ -209,281 +224,305 @@ def busy_periods(
     Returns
     -------
     period_start, period_end, rate : ndarray, shape (periods,)
-        Seconds, and amount per second.
+        Seconds, in order of time, and amount per second.
     """
+    if len(start) == 0:
+        return start, end, amount
     order = np.argsort(start, kind="stable")
     start, end, amount = start[order], end[order], amount[order]
     latest = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.concatenate([[True], start[1:] > latest[:-1]])[: len(start)])
-    if len(first) == 0:
-        return start, end, amount
+    first = np.flatnonzero(np.concatenate([[True], start[1:] > latest[:-1]]))
     period_start = start[first]
     period_end = np.maximum.reduceat(end, first)
     total = np.add.reduceat(amount, first)
     lasting = period_end > period_start
-    period_start, period_end = period_start[lasting], period_end[lasting]
-    return period_start, period_end, total[lasting] / (period_end - period_start)
+    period_start, period_end, total = period_start[lasting], period_end[lasting], total[lasting]
+    return period_start, period_end, total / (period_end - period_start)
 
 
-def _level(
+def _height(
     instants: NDArray[np.float64],
     start: NDArray[np.float64],
     end: NDArray[np.float64],
-    height: NDArray[np.float64],
+    heights: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Sum of the heights of the intervals that cover each gap between sorted `instants`."""
+    """Sum the heights of the intervals that cover each gap between sorted `instants`."""
     change = np.zeros(len(instants))
-    np.add.at(change, np.searchsorted(instants, start), height)
-    np.subtract.at(change, np.searchsorted(instants, end), height)
+    np.add.at(change, np.searchsorted(instants, start), heights)
+    np.subtract.at(change, np.searchsorted(instants, end), heights)
     return np.cumsum(change)[:-1]
 
 
-def _work(
-    start: NDArray[np.float64],
-    end: NDArray[np.float64],
-    resources: NDArray[np.int8],
-    servers: NDArray[np.int32],
-    sizes: NDArray[np.int64],
-    seen: NDArray[np.bool_],
-    metadata: Metadata,
-) -> NDArray[np.float64]:
-    """Work of one step's operations in seconds of one core, shape (ops,); 0 for transfers."""
-    work = np.zeros_like(start)
-    costs = metadata.calibration
-    indices = np.unique(servers[servers >= 0])
-
-    def communication(
-        send: CommunicationCost, receive: CommunicationCost, downlink_sends: bool, peers: Any
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        periods = []
-        for direction in (DOWNLINK, UPLINK):
-            cost = send if (direction == DOWNLINK) == downlink_sends else receive
-            for server in peers:
-                chosen = (resources == direction) & (servers == server)
-                spent = cost.per_byte * sizes[chosen] + cost.per_tensor
-                periods.append(busy_periods(start[chosen], end[chosen], spent))
-        columns = [np.concatenate(column) for column in zip(*periods, strict=True)]
-        return columns[0], columns[1], columns[2]
-
-    ran = seen & (resources == WORKER)
-    used = communication(costs.worker_send, costs.worker_receive, False, indices)
-    work[ran] = recover_work(start[ran], end[ran], metadata.worker_cores, *used)
-    for server in indices:
-        ran = seen & (resources == SERVER) & (servers == server)
-        used = communication(costs.server_send, costs.server_receive, True, [server])
-        work[ran] = recover_work(start[ran], end[ran], metadata.server_cores, *used)
-    return work
-
-
-def _parse(path: str | os.PathLike[str]) -> Any:
+def _parse(where: str) -> Any:
     """Return the RunMetadata in a file."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from tensorboard.compat.proto.config_pb2 import RunMetadata
 
-    where = os.fspath(path)
     message = RunMetadata()
     try:
-        message.ParseFromString(read_bytes(path))
+        message.ParseFromString(read_bytes(where))
     except DecodeError as error:
         found = "data that is not a complete RunMetadata protobuf"
         raise InputError(where, found, "a RunMetadata protobuf, plain or gzip") from error
     if not any(device.node_stats for device in message.step_stats.dev_stats):
-        expected = "the step statistics of a traced step (trace_level=FULL_TRACE)"
+        expected = "the rows of a traced step (trace_level=FULL_TRACE)"
         raise InputError(where, "no step statistics", expected, field="step_stats")
     return message
 
 
-def _rows(where: str, step_stats: Any) -> _Step:
-    """Collect what one step recorded."""
-    rows: dict[Key, _Row] = {}
-    begins = []
+def _collect(where: str, step_stats: Any) -> _Step:
+    """Return the rows of one step."""
+    rows: dict[_Key, _Row] = {}
+    starts = []
     for device in step_stats.dev_stats:
         for stats in device.node_stats:
-            row = _row(stats)
-            key: Key = (device.device, stats.node_name)
-            begins.append(row.start)
-            if stats.node_name in _NOT_EXECUTED:
+            key, row = _row(where, device.device, stats)
+            starts.append(row.start)
+            if key.name in _GRAPH_ENDS:
                 continue
-            if stats.node_name == "RecvTensor":
-                label = _LABEL.search(stats.timeline_label)
-                if label is None:
-                    expected = '"TENSOR from DEVICE to DEVICE"'
-                    raise InputError(where, stats.timeline_label, expected, field="timeline_label")
-                key = (label["sender"], label["receiver"], label["tensor"])
             if row.end < row.start:
                 found = f"a duration of {row.end - row.start} ns"
-                raise InputError(where, found, "a duration of at least 0", field=key[-1])
-            if row.size < 0:
-                raise InputError(where, f"{row.size} bytes", "at least 0 bytes", field=key[-1])
+                raise InputError(where, found, "a duration of at least 0", field=key.name)
+            if not 0 <= row.size < 2**63:
+                raise InputError(where, f"{row.size} bytes", "0 to 2**63 - 1", field=key.name)
             if key in rows:
                 expected = "one row for each operation of a step (loops are not supported)"
-                raise InputError(where, "a second row", expected, field=key[-1])
+                raise InputError(where, "a second row", expected, field=key.name)
             rows[key] = row
-    return _Step(where, min(begins), rows)
+    return _Step(where, min(starts), rows)
 
 
-def _row(stats: Any) -> _Row:
-    """Read one NodeExecStats; nanoseconds are there for operations, not for transfers."""
+def _row(where: str, device: str, stats: Any) -> tuple[_Key, _Row]:
+    """Read one NodeExecStats; operations have nanoseconds, transfers only microseconds."""
     if stats.all_start_nanos:
-        start, length = stats.all_start_nanos, stats.all_end_rel_nanos
+        start, duration = stats.all_start_nanos, stats.all_end_rel_nanos
     else:
-        start, length = stats.all_start_micros * 1000, stats.all_end_rel_micros * 1000
-    size = 0
-    if stats.node_name == "RecvTensor":
-        for output in stats.output:
-            size += output.tensor_description.allocation_description.requested_bytes
-    return _Row(start, start + length, size)
+        start, duration = stats.all_start_micros * 1000, stats.all_end_rel_micros * 1000
+    if stats.node_name != _TRANSFER_ROW:
+        return _Node(device, stats.node_name), _Row(start, start + duration, 0)
+    label = _TRANSFER_LABEL.search(stats.timeline_label)
+    if label is None:
+        expected = "TENSOR from DEVICE to DEVICE"
+        raise InputError(where, repr(stats.timeline_label), expected, field="timeline_label")
+    size = sum(
+        output.tensor_description.allocation_description.requested_bytes for output in stats.output
+    )
+    return _Transfer(**label.groupdict()), _Row(start, start + duration, size)
 
 
 def _join(where: str, partitions: Iterable[Any]) -> _Graph:
     """Join the partition graphs through their pairs of ``_Send`` and ``_Recv``."""
-    graph = _Graph({}, {})
-    senders: dict[Key, Key] = {}
-    receivers: dict[Key, Key] = {}
+    graph = _Graph(where)
+    ends: dict[str, dict[_Transfer, _Node]] = {kind: {} for kind in _TRANSFER_NODES}
     for partition in partitions:
-        devices = {node.name: node.device for node in partition.node}
+        local = {node.name: _Node(node.device, node.name) for node in partition.node}
         for node in partition.node:
-            key = (node.device, node.name)
+            key = local[node.name]
             if key in graph.kinds:
-                raise InputError(where, "a second node", "unique names", field=node.name)
+                raise InputError(where, "a second node", "one node of this name", field=node.name)
             graph.kinds[key] = node.op
-            graph.inputs[key] = []
+            graph.inputs[key] = inputs = []
             for text in node.input:
                 name = text.removeprefix("^").partition(":")[0]
-                if name not in devices:
-                    expected = "the name of a node of the same partition graph"
-                    raise InputError(where, f"input {name}", expected, field=node.name)
-                graph.inputs[key].append((devices[name], name))
-            if node.op in ("_Send", "_Recv") and not node.attr["client_terminated"].b:
-                attributes = ("send_device", "recv_device", "tensor_name")
-                transfer = tuple(node.attr[name].s.decode() for name in attributes)
-                (senders if node.op == "_Send" else receivers)[transfer] = key
-    for transfer in senders.keys() ^ receivers.keys():
-        found, expected = ("_Send", "_Recv") if transfer in senders else ("_Recv", "_Send")
-        raise InputError(
-            where, f"a {found} alone", f"its {expected} in a partition graph", field=transfer[-1]
-        )
-    for transfer, sender in senders.items():
-        receiver = receivers[transfer]
-        if _server(where, transfer[0]) == _server(where, transfer[1]):
+                if name not in local:
+                    expected = "a node of the same partition graph"
+                    raise InputError(where, f"the input {text}", expected, field=node.name)
+                inputs.append(local[name])
+            # What a client feeds or fetches has one end only.
+            if node.op in _TRANSFER_NODES and not node.attr["client_terminated"].b:
+                transfer = _transfer(node.attr)
+                if transfer in ends[node.op]:
+                    expected = f"one {node.op} of each tensor"
+                    raise InputError(where, f"a second {node.op}", expected, field=transfer.name)
+                ends[node.op][transfer] = key
+    _place_devices(graph)
+    for present, absent in (("_Send", "_Recv"), ("_Recv", "_Send")):
+        for transfer in ends[present]:
+            if transfer not in ends[absent]:
+                found, expected = f"a {present} alone", f"its {absent} too"
+                raise InputError(where, found, expected, field=transfer.name)
+    for transfer, sender in ends["_Send"].items():
+        receiver = ends["_Recv"][transfer]
+        if graph.servers[sender.device] == graph.servers[receiver.device]:
             graph.inputs[receiver].append(sender)
         else:
-            graph.kinds[transfer] = "RecvTensor"
+            graph.kinds[transfer] = _TRANSFER_ROW
             graph.inputs[transfer] = [sender]
             graph.inputs[receiver].append(transfer)
-    workers = {device for key in graph.kinds for device in key[:-1]}
-    tasks = {_TASK.match(name)[0] for name in workers if _server(where, name) < 0}  # type: ignore[index]
-    if len(tasks) != 1:
-        raise InputError(where, f"{len(tasks)} workers", "the graphs of one worker's step")
     return graph
 
 
-def _server(where: str, device: str) -> int:
-    """Index of the parameter server that a device belongs to; -1 for the worker."""
-    task = _TASK.match(device)
-    if task is None or task["job"] not in (_SERVER_JOB, *_WORKER_JOBS):
-        expected = f"a device of job {_SERVER_JOB} or {', '.join(_WORKER_JOBS)}"
-        raise InputError(where, f"device {device!r}", expected)
-    return int(task["task"]) if task["job"] == _SERVER_JOB else -1
+def _transfer(attributes: Any) -> _Transfer:
+    """Return the transfer that a ``_Send`` or ``_Recv`` with these attributes is an end of."""
+    names = ("send_device", "recv_device", "tensor_name")
+    return _Transfer(*(attributes[name].s.decode(errors="replace") for name in names))
+
+
+def _place_devices(graph: _Graph) -> None:
+    """Find the parameter server or the worker that each device of the graph belongs to."""
+    workers = set()
+    for device in dict.fromkeys(key.device for key in graph.kinds if isinstance(key, _Node)):
+        task = _TASK.match(device)
+        if task is None or task["job"] not in (_SERVER_JOB, *_WORKER_JOBS):
+            expected = f"a device of job {_SERVER_JOB}, {' or '.join(_WORKER_JOBS)}"
+            raise InputError(graph.where, repr(device), expected, field="partition_graphs")
+        if task["job"] == _SERVER_JOB:
+            graph.servers[device] = int(task["index"])
+        else:
+            graph.servers[device] = -1
+            workers.add(task.group())
+    if len(workers) != 1:
+        found = ", ".join(sorted(workers)) or "no worker"
+        raise InputError(graph.where, found, "one worker", field="partition_graphs")
 
 
 def _check_rows(steps: list[_Step], graph: _Graph) -> None:
-    """Refuse rows that the graphs do not have, and steps without any row of some device."""
-    devices = {key[0] for step in steps for key in step.rows if len(key) == 2}
-    for step in steps:
+    """Refuse rows that the graph does not have, and steps without any row of some device."""
+    recorded = [{key.device for key in step.rows if isinstance(key, _Node)} for step in steps]
+    for step, devices in zip(steps, recorded, strict=True):
         for key in step.rows:
             if key not in graph.kinds:
-                expected = "a node of the partition graphs"
-                raise InputError(step.where, f"a row on {key[0]}", expected, field=key[-1])
-        for device in sorted(devices - {key[0] for key in step.rows if len(key) == 2}):
+                found = f"a row of {' to '.join(key[:-1])}"
+                expected = f"a node of the partition graphs in {graph.where}"
+                raise InputError(step.where, found, expected, field=key.name)
+        for device in sorted(set().union(*recorded) - devices):
             raise InputError(step.where, "no rows", "rows as in the other steps", field=device)
 
 
-def _sizes(steps: list[_Step]) -> dict[Key, int]:
+def _sizes(steps: list[_Step]) -> dict[_Key, int]:
     """Bytes of each recorded transfer."""
-    sizes: dict[Key, int] = {}
+    sizes: dict[_Key, int] = {}
     for step in steps:
         for key, row in step.rows.items():
-            if len(key) == 3 and sizes.setdefault(key, row.size) != row.size:
+            if isinstance(key, _Transfer) and sizes.setdefault(key, row.size) != row.size:
                 expected = f"{sizes[key]} bytes as in an earlier step"
-                raise InputError(step.where, f"{row.size} bytes", expected, field=key[-1])
+                raise InputError(step.where, f"{row.size} bytes", expected, field=key.name)
     return sizes
 
 
 def _step_graph(
-    where: str, graph: _Graph, recorded: set[Key], sizes: dict[Key, int]
-) -> tuple[list[Key], tuple[NDArray[np.int32], ...]]:
+    graph: _Graph, recorded: set[_Key], sizes: dict[_Key, int]
+) -> tuple[list[_Key], tuple[NDArray[np.int32], ...]]:
     """Operations in topological order, and the indices that each one depends on."""
     try:
         order = list(TopologicalSorter(graph.inputs).static_order())
     except CycleError as error:
-        cycle = " -> ".join(key[-1] for key in error.args[1])
-        raise InputError(where, f"a cycle {cycle}", "a graph without cycles") from error
-    ops: list[Key] = []
+        cycle = " -> ".join(key.name for key in reversed(error.args[1]))
+        expected = "a graph without cycles"
+        raise InputError(graph.where, f"the cycle {cycle}", expected) from error
+    keys: list[_Key] = []
     dependencies: list[NDArray[np.int32]] = []
-    reached: dict[Key, set[int]] = {}
+    reached: dict[_Key, set[int]] = {}
     for key in order:
         waits = set().union(*(reached[source] for source in graph.inputs[key]))
-        if len(key) == 3 and key not in recorded:
-            expected = "a RecvTensor row in at least one step"
-            raise InputError(where, "a transfer that no step recorded", expected, field=key[-1])
-        between_servers = len(key) == 3 and min(_server(where, name) for name in key[:2]) >= 0
-        if between_servers and sizes[key] > 0:
-            found = f"{sizes[key]} bytes from {key[0]} to {key[1]}"
-            raise InputError(where, found, "no data between servers", field=key[-1])
-        if key in recorded and not between_servers:
-            reached[key] = {len(ops)}
-            ops.append(key)
+        if _is_operation(graph, key, recorded, sizes):
+            reached[key] = {len(keys)}
+            keys.append(key)
             dependencies.append(np.array(sorted(waits), dtype=np.int32))
         else:
             reached[key] = waits
-    return ops, tuple(dependencies)
+    return keys, tuple(dependencies)
 
 
-def _places(ops: list[Key]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
-    """Resource and server of each operation."""
-    resources = np.empty(len(ops), dtype=np.int8)
-    servers = np.empty(len(ops), dtype=np.int32)
-    for index, key in enumerate(ops):
-        sender = _server("", key[0])
-        if len(key) == 2:
-            resources[index], servers[index] = (WORKER if sender < 0 else SERVER), sender
-        else:
-            resources[index] = UPLINK if sender < 0 else DOWNLINK
-            servers[index] = max(sender, _server("", key[1]))
-    return resources, servers
+def _is_operation(graph: _Graph, key: _Key, recorded: set[_Key], sizes: dict[_Key, int]) -> bool:
+    """Whether a node or transfer becomes an operation of the profile."""
+    if isinstance(key, _Node):
+        return key in recorded and graph.kinds[key] not in _TRANSFER_NODES
+    if key not in recorded:
+        expected = f"a {_TRANSFER_ROW} row in at least one step"
+        raise InputError(graph.where, "a transfer without rows", expected, field=key.name)
+    between_servers = -1 not in (graph.servers[key.sender], graph.servers[key.receiver])
+    if between_servers and sizes[key] > 0:
+        found = f"{sizes[key]} bytes from {key.sender} to {key.receiver}"
+        raise InputError(graph.where, found, "no data between servers", field=key.name)
+    return not between_servers
+
+
+def _resource(graph: _Graph, key: _Key) -> int:
+    if isinstance(key, _Transfer):
+        return UPLINK if graph.servers[key.sender] < 0 else DOWNLINK
+    return WORKER if graph.servers[key.device] < 0 else SERVER
+
+
+def _server(graph: _Graph, key: _Key) -> int:
+    """Index of the server that an operation belongs to; -1 for the worker's."""
+    return max(graph.servers[device] for device in key[:-1])
 
 
 def _times(
-    steps: list[_Step], ops: list[Key], dependencies: tuple[NDArray[np.int32], ...]
+    steps: list[_Step], keys: list[_Key], dependencies: tuple[NDArray[np.int32], ...]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Start and end in seconds from the beginning of the step, and which were not recorded."""
-    start = np.full((len(steps), len(ops)), np.nan)
+    """Start and end in seconds from the beginning of the step, and which were filled in."""
+    dependants: list[list[int]] = [[] for _ in keys]
+    for op, sources in enumerate(dependencies):
+        for source in sources:
+            dependants[source].append(op)
+    start = np.full((len(steps), len(keys)), np.nan)
     end = np.full_like(start, np.nan)
-    dependants: list[list[int]] = [[] for _ in ops]
-    for op, waits in enumerate(dependencies):
-        for dependency in waits:
-            dependants[dependency].append(op)
     for index, step in enumerate(steps):
-        for op, key in enumerate(ops):
+        for op, key in enumerate(keys):
             if key in step.rows:
-                start[index, op] = (step.rows[key].start - step.begin) / 1e9
-                end[index, op] = (step.rows[key].end - step.begin) / 1e9
+                row = step.rows[key]
+                start[index, op] = (row.start - step.begin) / 1e9
+                end[index, op] = (row.end - step.begin) / 1e9
     missing = np.isnan(start)
     for index, op in np.argwhere(missing):
-        begin = end[index, dependencies[op]].max(initial=0.0)
-        following = start[index, dependants[op]]
-        start[index, op] = begin
-        end[index, op] = max(begin, np.min(following, initial=np.inf, where=following >= begin))
-        if end[index, op] == np.inf:
-            end[index, op] = begin
-    for index, step in enumerate(steps):
-        if missing[index].any():
-            transfers = sum(len(ops[op]) == 3 for op in np.flatnonzero(missing[index]))
+        earliest = end[index, dependencies[op]].max(initial=0.0)
+        latest = np.fmin.reduce(start[index, dependants[op]], initial=np.inf)
+        start[index, op] = earliest
+        end[index, op] = latest if earliest < latest < np.inf else earliest
+    is_transfer = np.array([isinstance(key, _Transfer) for key in keys], dtype=bool)
+    for step, lacks in zip(steps, missing, strict=True):
+        if lacks.any():
             _log.warning(
-                "%s: filled in %d transfers and %d operations that the trace lacks",
+                "%s: filled in %d transfers and %d operations that have no row",
                 step.where,
-                transfers,
-                missing[index].sum() - transfers,
+                np.sum(lacks & is_transfer),
+                np.sum(lacks & ~is_transfer),
             )
     return start, end, missing
+
+
+def _work(profile: Profile, missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Work of all operations in seconds of one core, shape (steps, ops); 0 for transfers."""
+    known = profile.metadata
+    costs = known.calibration
+    servers = np.unique(profile.servers[profile.servers >= 0])
+    computes = (profile.resources == WORKER) | (profile.resources == SERVER)
+    work = np.zeros_like(profile.start)
+    for node in (-1, *servers):
+        if node < 0:
+            cores, connections = known.worker_cores, servers
+            downlink_cost, uplink_cost = costs.worker_receive, costs.worker_send
+        else:
+            cores, connections = known.server_cores, servers[servers == node]
+            downlink_cost, uplink_cost = costs.server_send, costs.server_receive
+        own = computes & (profile.servers == node)
+        for step in range(profile.steps):
+            busy = _communication(profile, step, connections, downlink_cost, uplink_cost)
+            ran = own & ~missing[step]
+            start, end = profile.start[step, ran], profile.end[step, ran]
+            work[step, ran] = recover_work(start, end, cores, *busy)
+    for op in np.flatnonzero(computes & missing.any(axis=0)):
+        work[missing[:, op], op] = work[~missing[:, op], op].mean()
+    return work
+
+
+def _communication(
+    profile: Profile,
+    step: int,
+    connections: NDArray[np.int32],
+    downlink_cost: CommunicationCost,
+    uplink_cost: CommunicationCost,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Start, end and cores of a node's communication with the given servers in one step."""
+    periods = [(np.empty(0), np.empty(0), np.empty(0))]
+    for direction, cost in ((DOWNLINK, downlink_cost), (UPLINK, uplink_cost)):
+        for server in connections:
+            moved = (profile.resources == direction) & (profile.servers == server)
+            spent = cost.per_byte * profile.sizes[moved] + cost.per_tensor
+            periods.append(
+                busy_periods(profile.start[step, moved], profile.end[step, moved], spent)
+            )
+    start, end, cores = (np.concatenate(column) for column in zip(*periods, strict=True))
+    return start, end, cores
