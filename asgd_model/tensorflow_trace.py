@@ -407,7 +407,7 @@ def _step_graph(
     try:
         order = list(TopologicalSorter(graph.inputs).static_order())
     except CycleError as error:
-        cycle = " -> ".join(key.name for key in reversed(error.args[1]))
+        cycle = " -> ".join(key.name for key in error.args[1])
         expected = "a graph without cycles"
         raise InputError(graph.where, f"the cycle {cycle}", expected) from error
     keys: list[_Key] = []
