@@ -1,0 +1,111 @@
+"""One simulated run of a training job on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asgd_model.cluster import STREAM_ORDERS, Cluster
+from asgd_model.errors import InputError
+from asgd_model.profile import Profile
+from asgd_model.simulator.engine import Options, lay_out, run
+from asgd_model.simulator.results import SimulationResult
+from asgd_model.simulator.step_graph import compile_step_graph
+
+
+def simulate(
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    steps: int = 20,
+    warm_up: int = 2,
+    starts: ArrayLike | None = None,
+    record: Sequence[tuple[int, int]] = (),
+    stop_at_first: bool = True,
+    seed: int | np.random.SeedSequence = 0,
+) -> SimulationResult:
+    """Simulate asynchronous SGD on a cluster.
+
+    Each step of each worker repeats a profiled step drawn at random.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    cluster : Cluster
+        Where it runs.
+    steps : int
+        Steps that each worker executes.
+    warm_up : int
+        Throughput and utilisation count from when every worker has ended this many steps.
+    starts : array_like, shape (workers,), optional
+        Seconds at which the workers begin their first step. By default each begins at random,
+        evenly spread over the mean length of a profiled step: nearly constant phases keep the
+        offsets that they start with for long.
+    record : sequence of (worker, step)
+        Steps whose operations' times are kept in the result.
+    stop_at_first : bool
+        End with the first worker that has ended all its steps, as a measured run's window
+        does; otherwise with the last.
+    seed : int or SeedSequence
+        Same seed, same result.
+
+    Raises
+    ------
+    InputError
+        If the arguments do not fit together.
+    """
+    workers = len(cluster.workers)
+    if not (isinstance(steps, int | np.integer) and steps >= 1):
+        raise InputError("simulate", steps, "an integer of at least 1", field="steps")
+    if not (isinstance(warm_up, int | np.integer) and 0 <= warm_up < steps):
+        raise InputError("simulate", warm_up, f"0 to {steps - 1}", field="warm_up")
+    for worker, step in record:
+        if not (0 <= worker < workers and 0 <= step < steps):
+            expected = f"worker below {workers} and step below {steps}"
+            raise InputError("simulate", (worker, step), expected, field="record")
+    rows = np.full((workers, steps), -1, dtype=np.int64)
+    for row, place in enumerate(record):
+        rows[place] = row
+
+    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    rng = np.random.default_rng(root)
+    draws = rng.integers(profile.steps, size=(workers, steps))
+    offsets = rng.uniform(0.0, float(profile.step_times.mean()), size=workers)
+    layout = lay_out(cluster)
+    outcome = run(
+        layout,
+        compile_step_graph(profile, cluster),
+        offsets if starts is None else _checked_starts(starts, workers),
+        draws,
+        Options(
+            order=STREAM_ORDERS.index(cluster.stream_order),
+            window=np.inf if cluster.stream_window is None else float(cluster.stream_window),
+            warm_up=int(warm_up),
+            stop_at_first=stop_at_first,
+        ),
+        rows,
+        rng,
+    )
+    elapsed = outcome.now - outcome.window_start
+    return SimulationResult(
+        batch_size=profile.metadata.batch_size,
+        start=outcome.start,
+        end=outcome.end,
+        warm_up=int(warm_up),
+        busy=(outcome.used / (layout.capacity * elapsed)).reshape(-1, 3),
+        num_workers=workers,
+        events=outcome.events,
+        op_start=outcome.op_start,
+        op_end=outcome.op_end,
+    )
+
+
+def _checked_starts(starts: ArrayLike, workers: int) -> NDArray[np.float64]:
+    times = np.asarray(starts, dtype=np.float64)
+    if times.shape != (workers,) or not np.isfinite(times).all() or (times < 0).any():
+        expected = f"{workers} finite times of at least 0 s"
+        raise InputError("simulate", times.tolist(), expected, field="starts")
+    return times

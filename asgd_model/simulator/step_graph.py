@@ -1,0 +1,136 @@
+"""The step graph of a profile on a cluster, as the arrays that the engine runs on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asgd_model.cluster import Cluster, placement
+from asgd_model.profile import DOWNLINK, UPLINK, Profile
+
+MESSAGE_BYTES = 160
+"""Bytes of header that each tensor's message carries beside its content: the size of the frames
+of empty tensors and requests in packet captures."""
+
+
+class StepGraph(NamedTuple):
+    """Operations of one step and, per profiled step, what each one demands.
+
+    Attributes
+    ----------
+    resources, servers : ndarray, shape (ops,)
+        As in `Profile`, with the servers of the cluster's placement.
+    successor_offsets, successors : ndarray
+        Operations that wait for operation i: ``successors[offsets[i]:offsets[i + 1]]``.
+    waiting : ndarray of int32, shape (ops,)
+        What each operation waits for: its dependencies and, for downloads, the request.
+    downloads : ndarray of int32
+        The operations that transfer parameters to the worker.
+    work : ndarray of float64, shape (steps, ops)
+        Seconds of one core for a computation, bytes on the connection for a transfer.
+    priority : ndarray of float64, shape (steps, ops)
+        Turn of a transfer among the streams of its connection, lowest first, where the order is
+        given; unused otherwise.
+    request_delay : ndarray of float64, shape (steps,)
+        Seconds from the beginning of a step to the first request for parameters.
+    """
+
+    resources: NDArray[np.int64]
+    servers: NDArray[np.int64]
+    successor_offsets: NDArray[np.int64]
+    successors: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    downloads: NDArray[np.int64]
+    work: NDArray[np.float64]
+    priority: NDArray[np.float64]
+    request_delay: NDArray[np.float64]
+
+
+def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
+    """Lay the profile's step graph out for the engine.
+
+    The work of computations is reduced by the calibrated overhead of tracing, which runs
+    untraced do not have.
+
+    Raises
+    ------
+    InputError
+        If the variables cannot be placed on the cluster's servers (`placement`).
+    """
+    servers = placement(profile, len(cluster.servers))
+    lengths = np.zeros(profile.ops + 1, dtype=np.int64)
+    waiting = np.array([len(row) for row in profile.dependencies], dtype=np.int64)
+    for row in profile.dependencies:
+        np.add.at(lengths, row + 1, 1)
+    offsets = np.cumsum(lengths).astype(np.int64)
+    successors = np.empty(offsets[-1], dtype=np.int64)
+    filled = offsets[:-1].copy()
+    for op, row in enumerate(profile.dependencies):
+        for dependency in row:
+            successors[filled[dependency]] = op
+            filled[dependency] += 1
+
+    work = profile.work / (1.0 + cluster.costs.tracing_overhead)
+    transfers = np.isin(profile.resources, (DOWNLINK, UPLINK))
+    work[:, transfers] = profile.sizes[transfers] + MESSAGE_BYTES
+    priority = np.zeros_like(work)
+    downloads = np.flatnonzero(profile.resources == DOWNLINK).astype(np.int64)
+    waiting[downloads] += 1
+    if cluster.stream_order == "profile":
+        for step in range(profile.steps):
+            for server in range(len(cluster.servers)):
+                stream = downloads[servers[downloads] == server]
+                order = stream[np.argsort(profile.end[step, stream], kind="stable")]
+                priority[step, order] = np.arange(len(order))
+                if servers is profile.servers and len(order):
+                    work[step, order] = _replayed_bytes(
+                        work[step, order],
+                        profile.end[step, order] - profile.start[step, order].min(),
+                    )
+    delay = np.zeros(profile.steps)
+    if len(downloads):
+        delay = profile.start[:, downloads].min(axis=1)
+    return StepGraph(
+        resources=profile.resources.astype(np.int64),
+        servers=servers.astype(np.int64),
+        successor_offsets=offsets,
+        successors=successors,
+        waiting=waiting,
+        downloads=downloads,
+        work=np.ascontiguousarray(work),
+        priority=priority,
+        request_delay=delay,
+    )
+
+
+def _replayed_bytes(
+    sizes: NDArray[np.float64], completion: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Bytes that the connection carried between one completed tensor and the next.
+
+    Large tensors are sent in parts between which others pass, so when a tensor completes more
+    bytes were carried than its own and those before it. All parameters of a step are asked for
+    at once; the connection is taken to have carried them at a constant rate from the first
+    request to the last completion. Serving tensors in the order of their completion, each one
+    with the bytes carried since the one before, repeats the recorded interleaving at any rate.
+
+    Parameters
+    ----------
+    sizes : ndarray, shape (transfers,)
+        Bytes of the tensors in the order of their completion.
+    completion : ndarray, shape (transfers,)
+        Seconds from the first request to each completion, ascending.
+
+    Returns
+    -------
+    ndarray, shape (transfers,)
+        At least `MESSAGE_BYTES` each; the sum is that of `sizes`.
+    """
+    needed = np.cumsum(sizes)
+    if completion[-1] <= 0.0:
+        return sizes
+    headers = MESSAGE_BYTES * np.arange(1, len(sizes) + 1)
+    moved = (needed[-1] - headers[-1]) * completion / completion[-1] + headers
+    return np.diff(np.maximum(needed, moved), prepend=0.0)
