@@ -375,6 +375,18 @@ class TestHandBuilt:
         assert profile.start[2, op] == profile.end[2, op] == pytest.approx(0.040)
         assert "step_2.pb: filled in 0 transfers and 1 operations" in caplog.text
 
+    def test_filled_in_operation_takes_no_cpu(self, tmp_path: Path) -> None:
+        """When it ran is not known, so it does not lower the share of what was recorded."""
+        step = training_step()
+        add_node(step, ps(), "other", "NoOp")
+        add_row(step, ps(), "other", 42_000, 46_000)
+        add_node(step, ps(), "group", "NoOp", "^apply0")
+        add_row(step, ps(), "group", 50_000, 50_000)
+        bare = without_rows(step, lambda stats: stats.node_name == "apply0")
+        profile = read(tmp_path, step, bare)
+        assert profile.end[1, profile.names.index("apply0")] == pytest.approx(0.050)
+        np.testing.assert_allclose(profile.work[:, profile.names.index("other")], [0.003, 0.004])
+
     def test_communication_takes_cpu_from_computation(self, tmp_path: Path) -> None:
         """On the worker receiving is downlink and sending uplink; on the server the reverse."""
         step = training_step()
@@ -397,6 +409,18 @@ class TestHandBuilt:
         # Sending takes 0.5 core for 10 ms, receiving 0.8 core for the 5 ms before its end.
         expected = 0.5 * 0.010 + 1.0 * 0.019 + 0.2 * 0.005
         assert profile.work[0, server] == pytest.approx(expected)
+
+    def test_communication_of_two_servers(self, tmp_path: Path) -> None:
+        """A server pays for its own transfers, the worker for those of all servers."""
+        step = training_step(2)
+        for device, name in ((ps(0), "other"), (CPU, "early")):
+            add_node(step, device, name, "NoOp")
+            add_row(step, device, name, 1_000, 11_000)
+        cost = CommunicationCost(per_tensor=4e-3)
+        costs = Calibration(worker_receive=cost, server_send=cost)
+        profile = read(tmp_path, step, calibration=costs)
+        assert profile.work[0, profile.names.index("other")] == pytest.approx(0.006)
+        assert profile.work[0, profile.names.index("early")] == pytest.approx(0.002)
 
 
 def edit_negative_duration(step: RunMetadata) -> None:
