@@ -1,0 +1,65 @@
+# Every target makes what it needs: a virtual environment in .venv, pinned by constraints.txt.
+#   make reproduce   execute all notebooks; ARGS="--changed" and the like are passed on
+#   make test        static checks, tests and the check of every notebook's outputs
+#   make lab         JupyterLab on the notebooks
+#   make bench       benchmarks
+#   make constraints write constraints.txt anew, with the oldest supported Python
+#   make clean       remove all of it
+# PYTHON=/path/to/python3.12 chooses the interpreter.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := -m pip -qq --disable-pip-version-check --no-input
+PYTEST := $(BIN)/python -m pytest
+BUILT_FROM := pyproject.toml constraints.txt asgd_model/__init__.py
+
+define CHECK_PYTHON
+import sys
+found = "%d.%d" % sys.version_info[:2]
+needed = "Python 3.11 or later is needed, %s is %s; try: make PYTHON=/path/to/python3.11"
+sys.exit(needed % (sys.executable, found) if sys.version_info < (3, 11) else 0)
+endef
+export CHECK_PYTHON
+
+.PHONY: reproduce test lab bench constraints clean
+
+reproduce: .venv/.package
+	$(BIN)/asgd-model reproduce $(ARGS)
+
+# One pytest for tests and notebooks; a notebook's cells need one process, hence loadfile.
+test: .venv/.test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(PYTEST) tests notebooks -n 2 --dist loadfile --benchmark-skip --nbval --nbval-current-env \
+	    --nbval-cell-timeout 120 --nbval-sanitize-with tests/nbval_sanitize.cfg $(ARGS)
+
+lab: .venv/.package
+	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
+
+bench: .venv/.test
+	$(PYTEST) tests --benchmark-only $(ARGS)
+
+$(BIN)/pip:
+	@$(PYTHON) -c "$$CHECK_PYTHON"
+	$(PYTHON) -m venv .venv
+
+.venv/.package: $(BUILT_FROM) | $(BIN)/pip
+	$(BIN)/python $(PIP) install -c constraints.txt -e .
+	@touch $@
+
+.venv/.test: $(BUILT_FROM) | $(BIN)/pip
+	$(BIN)/python $(PIP) install -c constraints.txt -e '.[test]'
+	@touch .venv/.package $@
+
+constraints:
+	@$(PYTHON) -c "$$CHECK_PYTHON"
+	rm -rf build/constraints
+	$(PYTHON) -m venv build/constraints
+	build/constraints/bin/python $(PIP) install '.[test]'
+	build/constraints/bin/python $(PIP) freeze --exclude asgd-model > build/constraints.txt
+	{ echo '# Made by `make constraints`.'; cat build/constraints.txt; } > constraints.txt
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
