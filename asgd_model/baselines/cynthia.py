@@ -8,7 +8,7 @@ Equations
     Asynchronous: a step takes T = w / c + G / b + G / b, with the work w of a step, the worker's
     cores c, G bytes of parameters and the rate b of the link; W workers make W / T steps/s. The
     servers' demand for bandwidth and CPU grows with the steps; where it exceeds the supply, the
-    workers are slowed down by supply / demand, the least over all resources.
+    workers are slowed down by demand / supply, the most over all resources.
     Synchronous: all workers exchange at once, a step takes the longer of the slowest worker's
     computation and of the exchange, and W workers make W steps in it.
 Inputs
@@ -93,12 +93,12 @@ def throughput(step: Phases, cluster: Cluster) -> float:
     for worker, count in Counter(cluster.workers).items():
         time = PhaseTimes.of(step, worker, cluster.servers)
         wanted += count / (time.download + time.computation + time.upload)
-    balance = [
-        (wanted * step.download, sending_rate(cluster.servers)),
-        (wanted * step.upload, receiving_rate(cluster.servers)),
-        (wanted * step.update, sum(map(usable_cores, cluster.servers))),
-    ]
-    return wanted * min(1.0, *(supply / demand for demand, supply in balance if demand > 0))
+    overload = max(
+        wanted * step.download / sending_rate(cluster.servers),
+        wanted * step.upload / receiving_rate(cluster.servers),
+        wanted * step.update / sum(map(usable_cores, cluster.servers)),
+    )
+    return wanted / max(1.0, overload)
 
 
 def synchronous_throughput(step: Phases, cluster: Cluster) -> float:

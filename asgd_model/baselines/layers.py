@@ -50,11 +50,11 @@ class Layers:
     def of(cls, profile: Profile) -> Layers:
         """Cut the step graph of a profile into layers.
 
-        A computation belongs to the backward pass if it follows all parameters but not all
-        gradients wait for it; the loss is the last that all wait for. A tensor is used before
-        another if more of the forward pass depends on it; a gradient comes before another if
-        it needs less of the backward pass. With one gradient only, nothing tells the passes
-        apart and all computation is forward. Work is the mean over the profiled steps.
+        A computation belongs to the backward pass if it follows all parameters, and either
+        yields or follows a gradient or is not needed for all of them: the loss is the last
+        computation that all gradients wait for. A tensor is used before another if more of the
+        forward pass depends on it; a gradient comes before another if it needs less of the
+        backward pass. Work is the mean over the profiled steps.
 
         Raises
         ------
@@ -112,11 +112,18 @@ def _passes(
     """The worker's operations of the forward and of the backward pass."""
     everything = max((needs[op] for op in uploads), key=int.bit_count)
     # An upload that needs less, such as a learning rate, skips the loss and is no gradient.
-    gradients = sum(1 << index for index, op in enumerate(uploads) if needs[op] == everything)
+    gradients = [index for index, op in enumerate(uploads) if needs[op] == everything]
+    all_gradients = sum(1 << index for index in gradients)
+    follows_gradient = np.zeros(profile.ops, dtype=np.bool_)
+    for index in gradients:
+        follows_gradient[profile.dependencies[uploads[index]]] = True
+    for op in profile.topological_order:
+        follows_gradient[op] |= follows_gradient[profile.dependencies[op]].any()
     forward: list[int] = []
     backward: list[int] = []
     for op in np.flatnonzero(profile.resources == WORKER).tolist():
-        after_loss = needs[op] == everything and feeds[op] & gradients != gradients
+        spared = feeds[op] & all_gradients != all_gradients
+        after_loss = needs[op] == everything and (spared or follows_gradient[op])
         (backward if after_loss else forward).append(op)
     return forward, backward
 
