@@ -10,6 +10,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := -m pip -qq --disable-pip-version-check --no-input
+INSTALL := $(PIP) install --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
 BUILT_FROM := pyproject.toml constraints.txt asgd_model/__init__.py
 
@@ -29,7 +30,6 @@ reproduce: .venv/.package
 # One pytest for tests and notebooks; a notebook's cells need one process, hence loadfile.
 test: .venv/.test
 	$(BIN)/ruff check
-	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(PYTEST) tests notebooks -n 2 --dist loadfile --benchmark-skip --nbval --nbval-current-env \
 	    --nbval-cell-timeout 120 --nbval-sanitize-with tests/nbval_sanitize.cfg $(ARGS)
@@ -45,18 +45,18 @@ $(BIN)/pip:
 	$(PYTHON) -m venv .venv
 
 .venv/.package: $(BUILT_FROM) | $(BIN)/pip
-	$(BIN)/python $(PIP) install -c constraints.txt -e .
+	$(BIN)/python $(INSTALL) -e .
 	@touch $@
 
 .venv/.test: $(BUILT_FROM) | $(BIN)/pip
-	$(BIN)/python $(PIP) install -c constraints.txt -e '.[test]'
+	$(BIN)/python $(INSTALL) -e '.[test]'
 	@touch .venv/.package $@
 
 constraints:
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
-	build/constraints/bin/python $(PIP) install '.[test]'
+	build/constraints/bin/python $(PIP) install --no-compile '.[test]'
 	build/constraints/bin/python $(PIP) freeze --exclude asgd-model > build/constraints.txt
 	{ echo '# Made by `make constraints`.'; cat build/constraints.txt; } > constraints.txt
 

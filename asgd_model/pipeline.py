@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = "notebooks/pipeline.yaml"
 
+_LIBRARY = Path(__file__).parent
 _BUILD = Path("build", "reproduce")
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _KERNEL_START = 60
@@ -260,11 +261,7 @@ def run_pipeline(
     if update:
         for run in runs:
             if outcomes[run.name].status != "failed" and not run.parameters:
-                if _fingerprints(root, [run]) == {run.name: prints[run.name]}:
-                    write_bytes(root / run.notebook, (root / _executed(run)).read_bytes())
-                else:
-                    error = "not updated: the notebook or its inputs changed during the run"
-                    outcomes[run.name] = replace(outcomes[run.name], status="failed", error=error)
+                outcomes[run.name] = _update(root, run, outcomes[run.name], prints[run.name])
     return pd.DataFrame([asdict(outcomes[name]) for name in names])
 
 
@@ -279,15 +276,20 @@ def _refuse_repeated(where: str, field: str, values: Sequence[str | Path]) -> No
 
 
 def _select(runs: Sequence[Run], only: Collection[str]) -> list[Run]:
-    aliases = {
-        run.name: {run.name, run.notebook.as_posix(), run.notebook.name, run.notebook.stem}
-        for run in runs
-    }
+    if not only:
+        return list(runs)
+    chosen: set[str] = set()
     for name in only:
-        if not any(name in known for known in aliases.values()):
-            expected = f"a run or a notebook: {', '.join(run.name for run in runs)}"
+        found = {run.name for run in runs if name == run.name} or {
+            run.name
+            for run in runs
+            if name in (run.notebook.as_posix(), run.notebook.name, run.notebook.stem)
+        }
+        if not found:
+            expected = f"a notebook or one of the runs {', '.join(run.name for run in runs)}"
             raise InputError("only", name, expected)
-    return [run for run in runs if not only or aliases[run.name] & set(only)]
+        chosen |= found
+    return [run for run in runs if run.name in chosen]
 
 
 def _load_state(path: Path) -> _State:
@@ -300,7 +302,7 @@ def _load_state(path: Path) -> _State:
 
 def _fingerprints(root: Path, runs: Sequence[Run]) -> dict[str, str]:
     """A digest of all that each run depends on, by the run's name."""
-    library = _content(Path(__file__).parent, "*.py")
+    library = _content(_LIBRARY, "*.py")
     contents = {path: _content(root / path, "*") for run in runs for path in run.inputs}
     return {
         run.name: _digest(
@@ -349,6 +351,15 @@ def _executed(run: Run) -> Path:
 def _outcome(run: Run, status: str, seconds: float = 0.0, error: str = "") -> Outcome:
     notebook, executed = run.notebook.as_posix(), _executed(run).as_posix()
     return Outcome(run.name, notebook, status, seconds, executed, error)
+
+
+def _update(root: Path, run: Run, outcome: Outcome, fingerprint: str) -> Outcome:
+    """Write the executed notebook over the notebook, unless that was edited meanwhile."""
+    if _fingerprints(root, [run])[run.name] != fingerprint:
+        error = "not updated: the notebook or its inputs changed during the run"
+        return replace(outcome, status="failed", error=error)
+    write_bytes(root / run.notebook, (root / _executed(run)).read_bytes())
+    return outcome
 
 
 def _execute_all(

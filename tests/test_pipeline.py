@@ -18,6 +18,7 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
+from asgd_model import pipeline
 from asgd_model.errors import InputError
 from asgd_model.pipeline import load_pipeline, run_pipeline
 
@@ -47,10 +48,10 @@ class Project:
         self.path.write_text(yaml.safe_dump({**settings, "runs": paths}))
 
     def run(self, **options: Any) -> dict[str, dict[str, Any]]:
-        rows = run_pipeline(self.path, **options).to_dict("records")
-        return {row["name"]: row for row in rows}
+        table = run_pipeline(self.path, **options).set_index("name", drop=False)
+        return {str(name): dict(row) for name, row in table.iterrows()}
 
-    def executed(self, name: str) -> nbformat.NotebookNode:
+    def executed(self, name: str) -> Any:
         return nbformat.read(self.root / "build" / "reproduce" / f"{name}.ipynb", as_version=4)
 
     def executions(self) -> list[str]:
@@ -101,7 +102,7 @@ def test_failures_are_named_and_do_not_stop_the_others(project: Project) -> None
         {"name": "dead", "notebook": "dead.ipynb"},
         {"name": "hang", "notebook": "hang.ipynb", "timeout": 4},
         {"name": "typo", "notebook": "good.ipynb", "parameters": {"lable": "b"}},
-        {"name": "missing", "notebook": "good.ipynb", "outputs": ["z.txt"]},
+        {"name": "missing", "notebook": "good.ipynb", "outputs": ["a.txt", "old.txt", "z.txt"]},
         {
             "name": "good",
             "notebook": "good.ipynb",
@@ -109,13 +110,14 @@ def test_failures_are_named_and_do_not_stop_the_others(project: Project) -> None
             "outputs": ["c.txt"],
         },
     )
+    (project.root / "old.txt").write_text("from last year")
     rows = project.run()
     assert statuses(rows) == dict.fromkeys(rows, "failed") | {"good": "done"}
     assert rows["error"]["error"] == "ZeroDivisionError: division by zero (In [2])"
     assert rows["dead"]["error"] == "the kernel died"
     assert rows["hang"]["error"] == "no end after 4 s"
     assert "lable" in rows["typo"]["error"]
-    assert rows["missing"]["error"] == "did not write z.txt"
+    assert rows["missing"]["error"] == "did not write old.txt, z.txt"
     assert rows["good"]["error"] == ""
     assert rows["error"]["notebook"] == "notebooks/error.ipynb"
     assert (project.root / rows["error"]["executed"]).is_file()
@@ -126,43 +128,48 @@ def test_failures_are_named_and_do_not_stop_the_others(project: Project) -> None
     assert json.loads((project.root / "build/reproduce/state.json").read_text())["selected"] is None
 
 
-def test_outputs_of_an_earlier_run_do_not_count(project: Project) -> None:
-    """A file that was already there is not taken for one that the run wrote."""
-    project.notebook("idle.ipynb", "1")
-    project.pipeline({"name": "idle", "notebook": "idle.ipynb", "outputs": ["old.txt"]})
-    (project.root / "old.txt").write_text("from last year")
-    assert project.run()["idle"]["error"] == "did not write old.txt"
+def test_changed_runs_only_what_depends_on_a_change(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources, parameters, inputs, library and lost outputs cause a run; outputs of cells do not.
 
-
-def test_changed_runs_only_what_depends_on_a_change(project: Project) -> None:
-    """Sources, parameters, inputs and lost outputs cause a run; outputs of cells do not."""
+    `only` means the run of that name, or else all runs of the notebook of that name.
+    """
     body = COUNT + "Path(f'../{label}.txt').write_text(label)"
     project.notebook("count.ipynb", body, parameters="label = 'a'")
-    data = project.root / "data"
+    data, library = project.root / "data", project.root / "library"
     data.mkdir()
+    library.mkdir()
+    monkeypatch.setattr(pipeline, "_LIBRARY", library)
     (data / "one.csv").write_text("1")
     (data / "two.csv").write_text("2")
 
     def declare(label: str) -> None:
         second = {"notebook": "count.ipynb", "parameters": {"label": label}}
         project.pipeline(
-            {"name": "a", "notebook": "count.ipynb", "inputs": ["data/one.csv"]},
+            {"name": "count", "notebook": "count.ipynb", "inputs": ["data/one.csv"]},
             {"name": "b", **second, "inputs": ["data/two.csv"], "outputs": [f"{label}.txt"]},
         )
 
     declare("b")
-    assert statuses(project.run(changed=True, update=True)) == {"a": "done", "b": "done"}
-    assert statuses(project.run(changed=True)) == {"a": "kept", "b": "kept"}
+    assert statuses(project.run(changed=True, update=True)) == {"count": "done", "b": "done"}
+    assert statuses(project.run(changed=True)) == {"count": "kept", "b": "kept"}
     assert sorted(project.executions()) == ["a", "b"]
     (data / "two.csv").write_text("3")
-    assert statuses(project.run(changed=True)) == {"a": "kept", "b": "done"}
+    assert statuses(project.run(changed=True)) == {"count": "kept", "b": "done"}
     (project.root / "b.txt").unlink()
-    assert statuses(project.run(changed=True)) == {"a": "kept", "b": "done"}
+    (library / "notes.txt").touch()
+    assert statuses(project.run(changed=True)) == {"count": "kept", "b": "done"}
     declare("c")
-    assert statuses(project.run(changed=True)) == {"a": "kept", "b": "done"}
+    assert statuses(project.run(changed=True)) == {"count": "kept", "b": "done"}
     project.notebook("count.ipynb", body + "# edited", parameters="label = 'a'")
-    assert statuses(project.run(changed=True, only=["a"])) == {"a": "done"}
-    assert statuses(project.run(changed=True, only=["count"])) == {"a": "kept", "b": "done"}
+    assert statuses(project.run(changed=True, only=["count"])) == {"count": "done"}
+    assert statuses(project.run(changed=True, only=["count.ipynb"])) == {
+        "count": "kept",
+        "b": "done",
+    }
+    (library / "model.py").touch()
+    assert statuses(project.run(changed=True, only=["b"])) == {"b": "done"}
 
 
 def test_update_gives_the_same_bytes_twice_and_only_when_asked(project: Project) -> None:
@@ -179,7 +186,7 @@ def test_update_gives_the_same_bytes_twice_and_only_when_asked(project: Project)
     assert notebook.read_bytes() == original
     assert statuses(project.run(update=True)) == {"plain": "done", "other": "done"}
     first = notebook.read_bytes()
-    assert statuses(project.run(update=True)) == {"plain": "done", "other": "done"}
+    assert statuses(project.run(update=True, only=["plain"])) == {"plain": "done"}
     assert notebook.read_bytes() == first
     written = nbformat.read(notebook, as_version=4)
     nbformat.validate(written)
