@@ -107,7 +107,8 @@ def _recursion(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Throughput on the lattice (all of it or its end) and residence times, classes in `order`."""
     network.require_product_form(method)
-    population, demands = network.population[order], network.demands[:, order]
+    population = network.population[order]
+    demands = np.ascontiguousarray(network.demands[:, order])  # one memory layout to compile for
     queues, varying = network.queues, network.load_dependent
     total = int(population.sum())
     slow = {k: network.stations[k].slow_rates(total) for k in varying}

@@ -81,7 +81,7 @@ class Station:
     @property
     def peak_rate(self) -> float:
         """Largest rate of service, in seconds of work per second."""
-        return max(self.rates)
+        return float(max(self.rates))
 
     def rates_up_to(self, customers: int) -> NDArray[np.float64]:
         """Rates of service with 1, ..., `customers` customers; shape (customers,)."""
