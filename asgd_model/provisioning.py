@@ -184,7 +184,7 @@ def knee(curve: pd.DataFrame) -> pd.DataFrame:
 class DeadlineControl:
     """Chooses the number of workers of a running job, again and again, so that it ends in time.
 
-    Ferguson, Bodik, Kandula, Boutin and Fonseca, Jockey, EuroSys 2012, section 4: an offline
+    Ferguson, Bodik, Kandula, Boutin and Fonseca, Jockey, EuroSys 2012: an offline
     model gives the time that the rest of a job takes with each allocation, and a control loop
     takes the smallest one that meets the deadline, with three guards against errors of the model
     and noise: slack, a dead zone and hysteresis. As described in the literature, not checked

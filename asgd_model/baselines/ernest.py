@@ -101,7 +101,7 @@ def experiment_design(
 ) -> pd.DataFrame:
     """Which cluster sizes to measure: the optimal weights of candidate runs.
 
-    Ernest, section 3.3: the relaxation of the choice, a convex problem, solved here by
+    The relaxation of the choice of the module's equations, a convex problem, solved by
     sequential quadratic programming. The terms are scaled by their means over the candidates,
     as in the authors' program, so that the criterion does not depend on units.
 

@@ -41,11 +41,6 @@ class Layers:
     backward_work: Floats
     gradient_bytes: Floats
 
-    @property
-    def computation(self) -> float:
-        """Seconds of one core of the whole step on the worker."""
-        return float(self.input_work + self.forward_work.sum() + self.backward_work.sum())
-
     @classmethod
     def of(cls, profile: Profile) -> Layers:
         """Cut the step graph of a profile into layers.
@@ -130,8 +125,10 @@ def _passes(
 
 def _members(sets: list[int], size: int) -> NDArray[np.bool_]:
     """Bit sets as a table, shape (sets, size)."""
-    rows = [[bits >> index & 1 for index in range(size)] for bits in sets]
-    return np.array(rows, dtype=np.bool_).reshape(len(sets), size)
+    width = (size + 7) // 8
+    packed = b"".join(bits.to_bytes(width, "little") for bits in sets)
+    octets = np.frombuffer(packed, dtype=np.uint8).reshape(len(sets), width)
+    return np.unpackbits(octets, axis=1, count=size, bitorder="little").astype(np.bool_)
 
 
 def _assign(work: Floats, members: NDArray[np.bool_]) -> tuple[float, Floats]:

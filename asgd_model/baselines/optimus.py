@@ -2,7 +2,7 @@
 
 Source
     Peng, Bao, Chen, Wu, Guo, Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning
-    Clusters, EuroSys 2018, section 3.2.
+    Clusters, EuroSys 2018.
 Equations
     With W workers and P servers, asynchronous training makes
 

@@ -65,11 +65,6 @@ class PhaseTimes:
             update=phases.update / sum(map(usable_cores, servers)),
         )
 
-    @property
-    def total(self) -> float:
-        """Seconds of a step without any overlap."""
-        return self.download + self.computation + self.upload + self.update
-
 
 def usable_cores(node: Node) -> float:
     """Cores that a node can keep busy: each of its operations runs on one core at most."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,11 @@ from hypothesis import strategies as st
 
 from asgd_model import InputError
 from asgd_model.baselines.layers import Layers, pipeline
-from asgd_model.profile import DOWNLINK, UPLINK, WORKER, Profile
+from asgd_model.baselines.networks import architecture
+from asgd_model.profile import DOWNLINK, UPLINK, WORKER, Metadata, Profile
+from asgd_model.tensorflow_trace import read_run_metadata
+
+RAW = Path(__file__).parents[2] / "data" / "raw" / "cpu-0.15-300mbit"
 
 
 def test_chain(chain) -> None:
@@ -84,9 +90,40 @@ def test_nothing_is_lost(graph, rows) -> None:
     layers = Layers.of(profile)
     assert layers.parameter_bytes.sum() == profile.bytes_moved(DOWNLINK)
     assert layers.gradient_bytes.sum() == profile.bytes_moved(UPLINK)
-    assert layers.computation == pytest.approx(profile.mean_work(WORKER))
+    work = layers.input_work + layers.forward_work.sum() + layers.backward_work.sum()
+    assert work == pytest.approx(profile.mean_work(WORKER))
     assert (layers.forward_work >= 0).all()
     assert (layers.backward_work >= 0).all()
+
+
+def recorded(dnn: str, batch_size: int, parameters: int) -> Profile:
+    """One traced step of a real job."""
+    known = {"dnn": dnn, "batch_size": batch_size, "parameters": parameters, "link_rate": 2.87e8}
+    return read_run_metadata([RAW / dnn / "run_metadata_03.pb.gz"], Metadata(**known))
+
+
+def test_recorded_alexnet() -> None:
+    """A real step graph yields the network's tensors in the order of its layers, and back."""
+    layers = Layers.of(recorded("alexnet", 8, 50_303_912))
+    network = [layer for layer in architecture("alexnet", 50_303_912).layers if layer.weights]
+    tensors = [4 * size for layer in network for size in (layer.weights, layer.biases)]
+    np.testing.assert_array_equal(layers.parameter_bytes, tensors)
+    learning_rate, *gradients = layers.gradient_bytes
+    assert learning_rate == 4
+    backwards = [4 * size for layer in network[::-1] for size in (layer.biases, layer.weights)]
+    assert gradients == backwards
+    assert 1 < layers.backward_work.sum() / layers.forward_work.sum() < 3
+
+
+def test_recorded_googlenet() -> None:
+    """A real step graph with branches yields all tensors, the stem first and the end last."""
+    layers = Layers.of(recorded("googlenet", 4, 6_998_552))
+    network = [layer for layer in architecture("googlenet").layers if layer.weights]
+    tensors = [4 * size for layer in network for size in (layer.weights, layer.biases)]
+    assert sorted(layers.parameter_bytes) == sorted(tensors)
+    assert layers.parameter_bytes[:6].tolist() == tensors[:6]
+    assert layers.parameter_bytes[-2:].tolist() == tensors[-2:]
+    assert 1 < layers.backward_work.sum() / layers.forward_work.sum() < 3
 
 
 def test_no_transfers(graph) -> None:
