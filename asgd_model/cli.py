@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asgd_model import __version__
+import asgd_model
 from asgd_model.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _bit_rate(context: click.Context, option: click.Parameter, text: str | None)
 
 
 @click.group()
-@click.version_option(__version__, prog_name=NAME)
+@click.version_option(asgd_model.__version__, prog_name=NAME)
 def commands() -> None:
     """Predict the throughput of asynchronous SGD on N workers from the profile of one."""
 
@@ -98,11 +98,9 @@ def predict(
     if plot and Path(plot).suffix not in _PLOT_FORMATS:
         raise InputError("--plot", plot, f"a file name ending in {' or '.join(_PLOT_FORMATS)}")
     from asgd_model import files
-    from asgd_model.predict import predict
-    from asgd_model.profile import load_profile
 
-    predictions = predict(
-        load_profile(profile),
+    predictions = asgd_model.predict(
+        asgd_model.load_profile(profile),
         workers,
         methods=tuple(method.strip() for method in methods.split(",")),
         stream_window=window,
@@ -165,7 +163,7 @@ def convert(
     of --metadata, which may also hold the calibration.
     """
     from asgd_model.documents import validate
-    from asgd_model.profile import Metadata, save_profile
+    from asgd_model.profile import Metadata
     from asgd_model.tensorflow_trace import read_run_metadata
 
     known = _metadata(metadata) if metadata else {}
@@ -173,7 +171,7 @@ def convert(
     where = f"options and {metadata}" if metadata else "options"
     paths = [file for path in run_metadata for file in _expanded(Path(path))]
     profile = read_run_metadata(paths, validate(Metadata, known, where))
-    save_profile(profile, output)
+    asgd_model.save_profile(profile, output)
     click.echo(f"{output}: {profile}")
 
 
@@ -206,9 +204,7 @@ def summary(profile: str) -> None:
 
     That is its metadata, and the operations, bytes and work of a step per resource.
     """
-    from asgd_model.profile import load_profile
-
-    loaded = load_profile(profile)
+    loaded = asgd_model.load_profile(profile)
     click.echo(loaded)
     for name, value in loaded.metadata.model_dump(exclude={"calibration"}).items():
         if value is not None:

@@ -72,11 +72,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         ax.plot(predictions["workers"], predictions["steps_per_s"])
         return ax
 
-    for name, function in (("predict", predict), ("plotting", throughput)):
-        module = ModuleType(f"asgd_model.{name}")
-        setattr(module, function.__name__, function)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(asgd_model, name, module, raising=False)
+    plotting = ModuleType("asgd_model.plotting")
+    plotting.__dict__["throughput"] = throughput
+    monkeypatch.setitem(sys.modules, plotting.__name__, plotting)
+    monkeypatch.setattr(asgd_model, "plotting", plotting, raising=False)
+    monkeypatch.setattr(asgd_model, "predict", predict, raising=False)
     return seen
 
 
