@@ -57,16 +57,19 @@ _GRACE = 30.0
 """Seconds beyond its timeout after which the process of a run is ended from outside."""
 
 
+def _root(info: ValidationInfo) -> Path:
+    return info.context["root"] if info.context else Path.cwd()
+
+
 def _in_project(path: Path, info: ValidationInfo) -> Path:
-    root = info.context["root"] if info.context else Path.cwd()
+    root = _root(info)
     if not (root / path).resolve().is_relative_to(root):
         raise ValueError("a path that stays within the project's folder")
     return path
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
-    root = info.context["root"] if info.context else Path.cwd()
-    if not (root / path).exists():
+    if not (_root(info) / path).exists():
         raise ValueError("the path of something that exists")
     return path
 
