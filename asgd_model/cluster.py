@@ -61,15 +61,15 @@ class Cluster:
     stream_window : int or None
         Bytes that a stream sends before the next one of the same connection gets its turn;
         None sends each tensor whole.
-    costs : Calibration
-        CPU time that communication takes on both ends.
+    calibration : Calibration
+        CPU time that communication takes on both ends, and how connections share a link.
     """
 
     workers: tuple[Node, ...]
     servers: tuple[Node, ...]
     stream_order: str = "profile"
     stream_window: int | None = None
-    costs: Calibration = field(default_factory=Calibration)
+    calibration: Calibration = field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
         for name in ("workers", "servers"):
@@ -139,7 +139,7 @@ class Cluster:
             servers=(server,) * int(count),
             stream_order=stream_order,
             stream_window=known.stream_window if stream_window is None else stream_window,
-            costs=known.calibration,
+            calibration=known.calibration,
         )
 
     def with_workers(self, workers: int) -> Cluster:

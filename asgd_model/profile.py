@@ -53,6 +53,17 @@ class Calibration(BaseModel):
     tracing_overhead: float = Field(
         default=0.0, ge=0.0, description="time of a traced step over an untraced one, minus 1"
     )
+    share_spread: float = Field(
+        default=0.0,
+        ge=0.0,
+        description="standard deviation of the logarithm of a connection's share of a busy link",
+    )
+    newcomer_share: float = Field(
+        default=1.0,
+        gt=0.0,
+        le=1.0,
+        description="share of a connection that joins a busy link, over that of those there",
+    )
 
 
 class Metadata(BaseModel):

@@ -109,7 +109,7 @@ def synchronous_throughput(step: Phases, cluster: Cluster) -> float:
 
 def _demands(profile: Profile, cluster: Cluster) -> Phases:
     """The phases of a step, with the servers' CPU time for moving its tensors in the update."""
-    step, costs = Phases.of(profile), cluster.costs
+    step, costs = Phases.of(profile), cluster.calibration
     moving = sum(
         cost.per_byte * profile.bytes_moved(resource)
         + cost.per_tensor * np.count_nonzero(profile.resources == resource)

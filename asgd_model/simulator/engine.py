@@ -101,7 +101,7 @@ def lay_out(cluster: Cluster) -> Layout:
     slot, column = np.nonzero(resources >= 0)
     order = np.argsort(resources[slot, column], kind="stable")
     counts = np.bincount(resources[slot, column], minlength=len(capacity))
-    costs = cluster.costs
+    costs = cluster.calibration
     ends = [
         [costs.server_send, costs.worker_receive],
         [costs.worker_send, costs.server_receive],
@@ -166,6 +166,7 @@ class _State(NamedTuple):
 
     slots: NDArray[np.void]  # (slots,)
     usage: NDArray[np.float64]  # (slots, 4): use of each resource per unit of rate
+    weight: NDArray[np.float64]  # (slots, 4): share of a short resource relative to the others'
     event_list: NDArray[np.int64]  # binary heap of slots by finish time
     resources: NDArray[np.void]  # (resources,)
     pending: NDArray[np.int64]  # ring buffer of resources
@@ -196,6 +197,7 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
     state = _State(
         slots=np.zeros(slots, dtype=_SLOT),
         usage=np.zeros((slots, 4)),
+        weight=np.ones((slots, 4)),
         event_list=np.zeros(slots, dtype=np.int64),
         resources=np.zeros(len(layout.capacity), dtype=_RESOURCE),
         pending=np.zeros(len(layout.capacity), dtype=np.int64),
@@ -238,12 +240,16 @@ class Options(NamedTuple):
         Use of resources counts from when every worker has ended this many steps.
     stop_at_first : bool
         End with the first worker that has ended all its steps, else with the last.
+    newcomer_share, share_spread : float
+        See `asgd_model.profile.Calibration`.
     """
 
     order: int
     window: float
     warm_up: int
     stop_at_first: bool
+    newcomer_share: float
+    share_spread: float
 
 
 def run(
@@ -426,7 +432,7 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
             slot = (2 * worker + direction) * layout.servers + graph.servers[op]
             _queue_stream(graph, state, slot, worker, op, options, rng)
             if not state.slots[slot].active:
-                _next_stream(layout, graph, state, slot, now, options)
+                _next_stream(layout, graph, state, slot, now, options, rng)
         else:
             node = worker if kind == WORKER else layout.workers + graph.servers[op]
             _queue_computation(state, node, worker, op)
@@ -445,7 +451,7 @@ def _end_turn(layout, graph, state, slot, now, options, rng, row, outcome):
         else:
             _complete(graph, state, worker, op, now, row, outcome)
         if state.connections[slot].count > 0:
-            _next_stream(layout, graph, state, slot, now, options)
+            _next_stream(layout, graph, state, slot, now, options, rng)
     else:
         _complete(graph, state, worker, op, now, row, outcome)
         kind = graph.resources[op]
@@ -561,7 +567,7 @@ def _put_stream(state, place, stream):
 
 
 @_inner
-def _next_stream(layout, graph, state, connection, now, options):
+def _next_stream(layout, graph, state, connection, now, options, rng):
     """Let the next stream of a connection send what the window allows.
 
     The cost per tensor is spread over the bytes of the stream's first turn.
@@ -580,7 +586,29 @@ def _next_stream(layout, graph, state, connection, now, options):
         use = layout.byte_cost[direction, end] + layout.tensor_cost[direction, end] * tensors / turn
         same &= use == state.usage[connection, 2 + end]
         state.usage[connection, 2 + end] = use
+    if connection != state.counts[0].vacant:
+        _draw_weight(layout, state, connection, direction, options, rng)
     _activate(state, connection, worker, op, turn, now, same)
+
+
+@_inner
+def _draw_weight(layout, state, connection, direction, options, rng):
+    """Weigh a connection that starts to send against those that share its server's link.
+
+    Connections that were there first may keep more than an even share, and shares scatter.
+    """
+    if options.newcomer_share == 1.0 and options.share_spread == 0.0:
+        return
+    link = layout.slot_resources[connection, direction]
+    lowest = np.inf
+    for index in range(layout.member_offsets[link], layout.member_offsets[link + 1]):
+        slot = layout.members[index]
+        if slot != connection and state.slots[slot].active:
+            lowest = min(lowest, state.weight[slot, 0])
+    weight = options.newcomer_share * lowest if lowest < np.inf else 1.0
+    weight *= np.exp(options.share_spread * rng.normal(0.0, 1.0))
+    state.weight[connection, 0] = weight
+    state.weight[connection, 1] = weight
 
 
 # --- activities -----------------------------------------------------------------------------
@@ -714,31 +742,35 @@ def _settle(layout, state):
 @_inner
 def _fair_level(layout, state, resource):
     """Level of one resource, given those of all others (water-filling)."""
-    count = 0
-    total = 0.0
-    for index in range(layout.member_offsets[resource], layout.member_offsets[resource + 1]):
-        slot = layout.members[index]
-        use = state.usage[slot, layout.member_columns[index]]
+    first, last = layout.member_offsets[resource], layout.member_offsets[resource + 1]
+    total = weights = 0.0
+    for index in range(first, last):
+        slot, column = layout.members[index], layout.member_columns[index]
+        use = state.usage[slot, column]
+        state.demand[index - first] = -1.0
         if state.slots[slot].active and use > 0.0:
-            state.demand[count] = use * _allowed_rate(layout, state, slot, resource)
-            total += state.demand[count]
-            count += 1
+            demand = use * _allowed_rate(layout, state, slot, resource)
+            state.demand[index - first] = demand
+            total += demand
+            weights += state.weight[slot, column]
     capacity = state.resources[resource].capacity
     if total <= capacity * (1.0 + SETTLED):
         return np.inf
-    # Those that are held back elsewhere to less than an even share leave the rest to the others.
-    share = capacity / count
+    # Those that are held back elsewhere to less than their share leave the rest to the others.
+    level = capacity / weights
     while True:
-        left = capacity
-        hungry = 0
-        for index in range(count):
-            if state.demand[index] < share:
-                left -= state.demand[index]
-            else:
-                hungry += 1
-        if hungry == 0 or left / hungry <= share * (1.0 + SETTLED):
-            return share
-        share = left / hungry
+        left, hungry = capacity, 0.0
+        for index in range(first, last):
+            demand = state.demand[index - first]
+            if demand >= 0.0:
+                weight = state.weight[layout.members[index], layout.member_columns[index]]
+                if demand < level * weight:
+                    left -= demand
+                else:
+                    hungry += weight
+        if hungry == 0.0 or left / hungry <= level * (1.0 + SETTLED):
+            return level
+        level = left / hungry
 
 
 @_inner
@@ -748,7 +780,8 @@ def _allowed_rate(layout, state, slot, without):
     for column in range(4):
         resource = layout.slot_resources[slot, column]
         if resource >= 0 and resource != without and state.usage[slot, column] > 0.0:
-            rate = min(rate, state.resources[resource].level / state.usage[slot, column])
+            level = state.resources[resource].level * state.weight[slot, column]
+            rate = min(rate, level / state.usage[slot, column])
     return rate
 
 

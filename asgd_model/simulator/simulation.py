@@ -85,6 +85,8 @@ def simulate(
             window=np.inf if cluster.stream_window is None else float(cluster.stream_window),
             warm_up=int(warm_up),
             stop_at_first=stop_at_first,
+            newcomer_share=cluster.calibration.newcomer_share,
+            share_spread=cluster.calibration.share_spread,
         ),
         rows,
         rng,

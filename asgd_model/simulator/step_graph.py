@@ -72,7 +72,7 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
             successors[filled[dependency]] = op
             filled[dependency] += 1
 
-    work = profile.work / (1.0 + cluster.costs.tracing_overhead)
+    work = profile.work / (1.0 + cluster.calibration.tracing_overhead)
     transfers = np.isin(profile.resources, (DOWNLINK, UPLINK))
     work[:, transfers] = profile.sizes[transfers] + MESSAGE_BYTES
     priority = np.zeros_like(work)
