@@ -1,8 +1,14 @@
 from .cluster import Cluster as Cluster
 from .cluster import Node as Node
 from .errors import InputError as InputError
+from .predict import METHODS as METHODS
+from .predict import predict as predict
 from .profile import Profile as Profile
 from .profile import load_profile as load_profile
 from .profile import save_profile as save_profile
+from .simulator import SimulationResult as SimulationResult
+from .simulator import replicate as replicate
+from .simulator import simulate as simulate
+from .tensorflow_trace import read_run_metadata as read_run_metadata
 
 __version__: str

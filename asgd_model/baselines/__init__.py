@@ -1,7 +1,7 @@
 """The predictors that the paper compares with, one module each.
 
 Every one has a function ``predict(profile, clusters, measured=None)`` that returns the columns
-of `asgd_model.baselines.prediction.prediction`. Most see only the profile of one worker; those
+of `asgd_model.prediction.prediction`. Most see only the profile of one worker; those
 that are fitted to runs of several sizes say so in the column `sees`. A module is imported when it
 is first used.
 """

@@ -54,7 +54,7 @@ from asgd_model.baselines.phases import (
     slowest_computation,
     usable_cores,
 )
-from asgd_model.baselines.prediction import ONE_WORKER, prediction
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster
 from asgd_model.profile import DOWNLINK, UPLINK, Profile
 

@@ -46,7 +46,7 @@ from asgd_model.baselines.phases import (
     peer_exchange_time,
     slowest_computation,
 )
-from asgd_model.baselines.prediction import ONE_WORKER, prediction
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
 from asgd_model.profile import Profile

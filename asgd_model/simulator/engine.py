@@ -307,7 +307,7 @@ _inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=Tru
 _DONE, _UNSETTLED, _STUCK = range(3)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
     completed, steps = outcome.completed, draws.shape[1]
     now = window_start = 0.0

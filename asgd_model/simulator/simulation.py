@@ -57,7 +57,90 @@ def simulate(
     InputError
         If the arguments do not fit together.
     """
-    workers = len(cluster.workers)
+    return Simulation(profile, cluster).run(
+        steps=steps,
+        warm_up=warm_up,
+        starts=starts,
+        record=record,
+        stop_at_first=stop_at_first,
+        seed=seed,
+    )
+
+
+class Simulation:
+    """A job on a cluster, laid out for the engine, to be run any number of times.
+
+    Parameters
+    ----------
+    profile, cluster
+        As for `simulate`.
+
+    Raises
+    ------
+    InputError
+        If the variables cannot be placed on the cluster's servers.
+    """
+
+    def __init__(self, profile: Profile, cluster: Cluster) -> None:
+        self._profile = profile
+        self._cluster = cluster
+        self._layout = lay_out(cluster)
+        self._graph = compile_step_graph(profile, cluster)
+
+    def run(
+        self,
+        *,
+        steps: int = 20,
+        warm_up: int = 2,
+        starts: ArrayLike | None = None,
+        record: Sequence[tuple[int, int]] = (),
+        stop_at_first: bool = True,
+        seed: int | np.random.SeedSequence = 0,
+    ) -> SimulationResult:
+        """Simulate one run; see `simulate`."""
+        profile, cluster, layout = self._profile, self._cluster, self._layout
+        workers = len(cluster.workers)
+        _check_steps(steps, warm_up, record, workers)
+        rows = np.full((workers, steps), -1, dtype=np.int64)
+        for row, place in enumerate(record):
+            rows[place] = row
+        rng = np.random.default_rng(seed)
+        draws = rng.integers(profile.steps, size=(workers, steps))
+        offsets = rng.uniform(0.0, float(profile.step_times.mean()), size=workers)
+        window = cluster.stream_window
+        outcome = run(
+            layout,
+            self._graph,
+            offsets if starts is None else _checked_starts(starts, workers),
+            draws,
+            Options(
+                order=STREAM_ORDERS.index(cluster.stream_order),
+                window=np.inf if window is None else float(window),
+                warm_up=int(warm_up),
+                stop_at_first=stop_at_first,
+                newcomer_share=cluster.calibration.newcomer_share,
+                share_spread=cluster.calibration.share_spread,
+            ),
+            rows,
+            rng,
+        )
+        elapsed = outcome.now - outcome.window_start
+        return SimulationResult(
+            batch_size=profile.metadata.batch_size,
+            start=outcome.start,
+            end=outcome.end,
+            warm_up=int(warm_up),
+            busy=(outcome.used / (layout.capacity * elapsed)).reshape(-1, 3),
+            num_workers=workers,
+            events=outcome.events,
+            op_start=outcome.op_start,
+            op_end=outcome.op_end,
+        )
+
+
+def _check_steps(
+    steps: int, warm_up: int, record: Sequence[tuple[int, int]], workers: int
+) -> None:
     if not (isinstance(steps, int | np.integer) and steps >= 1):
         raise InputError("simulate", steps, "an integer of at least 1", field="steps")
     if not (isinstance(warm_up, int | np.integer) and 0 <= warm_up < steps):
@@ -66,43 +149,6 @@ def simulate(
         if not (0 <= worker < workers and 0 <= step < steps):
             expected = f"worker below {workers} and step below {steps}"
             raise InputError("simulate", (worker, step), expected, field="record")
-    rows = np.full((workers, steps), -1, dtype=np.int64)
-    for row, place in enumerate(record):
-        rows[place] = row
-
-    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    rng = np.random.default_rng(root)
-    draws = rng.integers(profile.steps, size=(workers, steps))
-    offsets = rng.uniform(0.0, float(profile.step_times.mean()), size=workers)
-    layout = lay_out(cluster)
-    outcome = run(
-        layout,
-        compile_step_graph(profile, cluster),
-        offsets if starts is None else _checked_starts(starts, workers),
-        draws,
-        Options(
-            order=STREAM_ORDERS.index(cluster.stream_order),
-            window=np.inf if cluster.stream_window is None else float(cluster.stream_window),
-            warm_up=int(warm_up),
-            stop_at_first=stop_at_first,
-            newcomer_share=cluster.calibration.newcomer_share,
-            share_spread=cluster.calibration.share_spread,
-        ),
-        rows,
-        rng,
-    )
-    elapsed = outcome.now - outcome.window_start
-    return SimulationResult(
-        batch_size=profile.metadata.batch_size,
-        start=outcome.start,
-        end=outcome.end,
-        warm_up=int(warm_up),
-        busy=(outcome.used / (layout.capacity * elapsed)).reshape(-1, 3),
-        num_workers=workers,
-        events=outcome.events,
-        op_start=outcome.op_start,
-        op_end=outcome.op_end,
-    )
 
 
 def _checked_starts(starts: ArrayLike, workers: int) -> NDArray[np.float64]:

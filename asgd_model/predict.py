@@ -1,0 +1,113 @@
+"""One call from a profile to predicted throughput: any cluster sizes, any methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asgd_model import simulator
+from asgd_model.baselines import BASELINES, baseline
+from asgd_model.cluster import Cluster
+from asgd_model.errors import InputError
+from asgd_model.profile import Profile
+from asgd_model.queueing import asgd
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METHODS = ("simulation", "queueing", "queueing_overlap", *BASELINES)
+"""Names of all predictors."""
+
+MAX_NODES = 1_000_000
+
+
+def predict(
+    profile: Profile,
+    workers: Iterable[int],
+    *,
+    servers: int | Iterable[int] | None = None,
+    methods: Sequence[str] = ("simulation", "queueing"),
+    measured: pd.DataFrame | None = None,
+    replications: int = 20,
+    steps: int = 20,
+    warm_up: int = 2,
+    seed: int = 0,
+    **cluster: Any,
+) -> pd.DataFrame:
+    """Predict the throughput of a training job for several cluster sizes.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    workers : iterable of int
+        Numbers of workers.
+    servers : int or iterable of int, optional
+        Numbers of parameter servers, each with every number of workers; as many as the profiled
+        job had by default.
+    methods : sequence of str
+        Any of `METHODS`.
+    measured : DataFrame, optional
+        Measured runs with the columns `workers`, `parameter_servers` and `steps_per_s`, for the
+        methods that are fitted to some of them. All others see one worker only.
+    replications, steps, warm_up, seed
+        Of the simulation; see `asgd_model.simulator.replicate`.
+    **cluster
+        What differs from the profiled cluster: `bandwidth`, `worker_cores`, `server_cores`,
+        `stream_order`, `stream_window` (`Cluster.like`).
+
+    Returns
+    -------
+    DataFrame
+        One row per method and cluster: `method`, `workers`, `servers`, `steps_per_s` with the
+        95 % interval `steps_per_s_low` to `steps_per_s_high` where the method gives one,
+        `examples_per_s`, `sees` (what the method knew) and columns of the methods' own.
+
+    Raises
+    ------
+    InputError
+        If there are no workers, a method is unknown, or a cluster is impossible.
+
+    Examples
+    --------
+    >>> import asgd_model
+    >>> profile = asgd_model.load_profile("data/profiles/googlenet.profile.json.gz")
+    >>> curve = asgd_model.predict(profile, [1, 8], methods=["queueing"])
+    >>> curve[["workers", "steps_per_s"]].round(2).values.tolist()
+    [[1.0, 0.19], [8.0, 1.1]]
+    """
+    import pandas as pd
+
+    sizes = list(workers)
+    if not sizes:
+        raise InputError("predict", "none", "at least one number of workers", field="workers")
+    if isinstance(servers, Iterable):
+        counts: list[int | None] = list(servers)
+    else:
+        counts = [servers]
+    for method in methods:
+        if method not in METHODS:
+            raise InputError("predict", method, f"one of {', '.join(METHODS)}", field="methods")
+    for field, numbers in (("workers", sizes), ("servers", counts)):
+        for number in numbers:
+            if isinstance(number, int) and number > MAX_NODES:
+                raise InputError("predict", number, f"at most {MAX_NODES} nodes", field=field)
+    clusters = [Cluster.like(profile, size, count, **cluster) for count in counts for size in sizes]
+    simulation = partial(
+        simulator.predict, replications=replications, steps=steps, warm_up=warm_up, seed=seed
+    )
+    known: dict[str, Callable[..., pd.DataFrame]] = {
+        "simulation": simulation,
+        "queueing": asgd.predict,
+        "queueing_overlap": asgd.predict_with_overlap,
+    }
+    tables = []
+    for method in methods:
+        function = known.get(method) or baseline(method)
+        table = function(profile, clusters, measured)
+        table.insert(0, "method", method)
+        batch = profile.metadata.batch_size
+        table.insert(6, "examples_per_s", table["steps_per_s"] * batch)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)

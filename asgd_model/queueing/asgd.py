@@ -1,0 +1,179 @@
+"""Asynchronous SGD as a closed queueing network.
+
+Each worker is a customer that cycles through its step: it downloads the parameters over the
+servers' sending links, computes, uploads the gradients over their receiving links, and has the
+servers update the parameters. Links and server CPUs are processor-sharing stations, the worker's
+own computation a delay. (Lin et al., MASCOTS 2018, as described there: phases one after the
+other.)
+
+Transmissions that proceed while the worker computes shorten the step. The overlap-aware variant
+takes from one worker how long a step really is, T(1), and corrects the demands so that the
+network has T(1) for its cycle time with one customer. What is hidden,
+
+    H = Z + sum_k D_k - T(1),
+
+is taken from the delay Z, and what exceeds it from the stations other than the busiest, in
+proportion to their demands. The busiest station keeps its demand: its capacity limits the
+throughput of many workers, however much one worker hides. Nothing is fitted to more than one
+worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from asgd_model.cluster import Cluster, Node, placement
+from asgd_model.prediction import ONE_WORKER, prediction
+from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Profile
+from asgd_model.queueing.bounds import asymptotic_bounds
+from asgd_model.queueing.mva import exact_mva
+from asgd_model.queueing.network import ClosedNetwork, Station, delay, ps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def network(profile: Profile, cluster: Cluster, *, overlap: bool = False) -> ClosedNetwork:
+    """The closed network of a training job on a cluster.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    cluster : Cluster
+        Its workers may differ: equal ones form a class each.
+    overlap : bool
+        Whether to correct the demands for what transmissions hide behind computation, from a
+        simulation of one worker of each class.
+
+    Returns
+    -------
+    ClosedNetwork
+        Stations ``server s send``, ``server s receive``, ``server s CPU`` for each server s,
+        and ``worker``; demands in seconds per step.
+    """
+    kinds = list(dict.fromkeys(cluster.workers))
+    names = {kind: f"worker type {index}" for index, kind in enumerate(kinds)}
+    if len(kinds) == 1:
+        names = {kinds[0]: "worker"}
+    demands = {names[kind]: _demands(profile, cluster, kind, overlap) for kind in kinds}
+    population = {name: 0 for name in names.values()}
+    for worker in cluster.workers:
+        population[names[worker]] += 1
+    stations: list[Station] = []
+    for station in next(iter(demands.values())):
+        build = delay if station == "worker" else ps
+        stations.append(build(station, {name: row[station] for name, row in demands.items()}))
+    return ClosedNetwork(stations, population)
+
+
+def predict(
+    profile: Profile,
+    clusters: Sequence[Cluster],
+    measured: pd.DataFrame | None = None,
+    *,
+    overlap: bool = False,
+) -> pd.DataFrame:
+    """Predict throughput by exact mean value analysis of the closed network.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    clusters : sequence of Cluster
+        What to predict for.
+    measured : DataFrame, optional
+        Not used: the model sees one worker only.
+    overlap : bool
+        See `network`.
+
+    Returns
+    -------
+    DataFrame
+        As `asgd_model.prediction.prediction`, and `bound_low`, `bound_high`: the asymptotic
+        bounds on the throughput in steps/s.
+    """
+    solved, bounds = [], []
+    for cluster in clusters:
+        model = network(profile, cluster, overlap=overlap)
+        solved.append(exact_mva(model).total_throughput)
+        limits = asymptotic_bounds(model)
+        bounds.append((limits["lower"].sum(), limits["upper"].sum()))
+    table = prediction(clusters, solved, ONE_WORKER)
+    table[["bound_low", "bound_high"]] = np.array(bounds).reshape(-1, 2)
+    return table
+
+
+def predict_with_overlap(
+    profile: Profile, clusters: Sequence[Cluster], measured: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Predict throughput by the overlap-aware network; otherwise as `predict`."""
+    return predict(profile, clusters, measured, overlap=True)
+
+
+def _demands(profile: Profile, cluster: Cluster, worker: Node, overlap: bool) -> dict[str, float]:
+    """Seconds per step that a worker of one kind needs of each station."""
+    servers = placement(profile, len(cluster.servers))
+    costs = cluster.calibration
+    work = profile.work.mean(axis=0) / (1.0 + costs.tracing_overhead)
+    download = (profile.resources == DOWNLINK, costs.server_send, costs.worker_receive)
+    upload = (profile.resources == UPLINK, costs.server_receive, costs.worker_send)
+    demands: dict[str, float] = {}
+    computation = float(work[profile.resources == WORKER].sum())
+    for index, server in enumerate(cluster.servers):
+        here = servers == index
+        cpu = float(work[(profile.resources == SERVER) & here].sum())
+        for (chosen, at_server, at_worker), station, rate in (
+            (download, "send", min(server.uplink, worker.downlink)),
+            (upload, "receive", min(server.downlink, worker.uplink)),
+        ):
+            tensors = int((chosen & here).sum())
+            moved = float(profile.sizes[chosen & here].sum())
+            demands[f"server {index} {station}"] = 8.0 * moved / rate
+            cpu += at_server.per_byte * moved + at_server.per_tensor * tensors
+            computation += at_worker.per_byte * moved + at_worker.per_tensor * tensors
+        demands[f"server {index} CPU"] = cpu / min(server.cores, server.threads)
+    demands["worker"] = computation / min(worker.cores, worker.threads)
+    return _hide(demands, _one_worker(profile, cluster, worker)) if overlap else demands
+
+
+def _one_worker(profile: Profile, cluster: Cluster, worker: Node) -> float:
+    """Seconds of a step with a single worker, from the simulation."""
+    from asgd_model.simulator import simulate
+
+    alone = Cluster(
+        workers=(worker,),
+        servers=cluster.servers,
+        stream_order=cluster.stream_order,
+        stream_window=cluster.stream_window,
+        calibration=cluster.calibration,
+    )
+    return float(simulate(profile, alone, steps=2 * profile.steps + 1, warm_up=1).step_times.mean())
+
+
+def _hide(demands: dict[str, float], step_time: float) -> dict[str, float]:
+    """Correct demands so that one customer's cycle takes `step_time` (module docstring).
+
+    Examples
+    --------
+    >>> _hide({"server 0 send": 2.0, "server 0 receive": 1.0, "worker": 1.5}, 3.5)
+    {'server 0 send': 2.0, 'server 0 receive': 1.0, 'worker': 0.5}
+    >>> _hide({"server 0 send": 2.0, "server 0 receive": 1.0, "worker": 1.5}, 2.4)
+    {'server 0 send': 2.0, 'server 0 receive': 0.4, 'worker': 0.0}
+    """
+    hidden = sum(demands.values()) - step_time
+    corrected = dict(demands)
+    corrected["worker"] = max(demands["worker"] - hidden, 0.0)
+    excess = hidden - demands["worker"]
+    if excess > 0.0:
+        stations = [name for name in demands if name != "worker"]
+        busiest = max(stations, key=demands.__getitem__)
+        others = sum(demands[name] for name in stations if name != busiest)
+        kept = max(1.0 - excess / others, 0.0) if others > 0.0 else 0.0
+        for name in stations:
+            if name != busiest:
+                corrected[name] = round(demands[name] * kept, 12)
+    return corrected

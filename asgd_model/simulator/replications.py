@@ -1,0 +1,127 @@
+"""Independent simulated runs, and the prediction that they give."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asgd_model.cluster import Cluster
+from asgd_model.errors import InputError
+from asgd_model.profile import Profile
+from asgd_model.simulator.results import SimulationResult
+from asgd_model.simulator.simulation import Simulation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+QUANTILES = (0.025, 0.975)
+
+
+def replicate(
+    profile: Profile,
+    cluster: Cluster,
+    replications: int = 20,
+    *,
+    steps: int = 20,
+    warm_up: int = 2,
+    starts: ArrayLike | None = None,
+    seed: int = 0,
+) -> list[SimulationResult]:
+    """Simulate a run several times, each time with other steps drawn and other start times.
+
+    Parameters
+    ----------
+    replications : int
+        Number of runs.
+    steps, warm_up, starts
+        As for `simulate`; `starts` are the same in all runs.
+    seed : int
+        Each run has a seed of its own that depends on this one, the size of the cluster and
+        the run's number only: the same numbers whatever else is simulated, on any number of
+        processors.
+
+    Raises
+    ------
+    InputError
+        As `simulate`, and if `replications` is below 1.
+    """
+    if not (isinstance(replications, int | np.integer) and replications >= 1):
+        expected = "an integer of at least 1"
+        raise InputError("replicate", replications, expected, field="replications")
+    simulation = Simulation(profile, cluster)
+    root = np.random.SeedSequence((seed, len(cluster.workers), len(cluster.servers)))
+
+    def run(child: np.random.SeedSequence) -> SimulationResult:
+        return simulation.run(steps=steps, warm_up=warm_up, starts=starts, seed=child)
+
+    # The engine runs without the interpreter's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(run, root.spawn(int(replications))))
+
+
+def throughput_interval(results: Sequence[SimulationResult]) -> tuple[float, float, float]:
+    """Return the mean throughput of replicated runs and the interval for one more such run.
+
+    Returns
+    -------
+    mean, low, high : float
+        Steps/s; `low` and `high` are the quantiles `QUANTILES` over the runs. They contain the
+        variability of the steps, the random starts and the length of the measured window.
+    """
+    throughput = np.array([result.steps_per_s for result in results])
+    low, high = np.quantile(throughput, QUANTILES)
+    return float(throughput.mean()), float(low), float(high)
+
+
+def predict(
+    profile: Profile,
+    clusters: Sequence[Cluster],
+    measured: pd.DataFrame | None = None,
+    *,
+    replications: int = 20,
+    steps: int = 20,
+    warm_up: int = 2,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Predict throughput by simulation.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    clusters : sequence of Cluster
+        What to predict for.
+    measured : DataFrame, optional
+        Not used: the simulation sees one worker only.
+    replications, steps, warm_up, seed
+        As for `replicate`.
+
+    Returns
+    -------
+    DataFrame
+        As `asgd_model.prediction.prediction`, and the mean utilisation of the busiest server's
+        links and CPU and of the workers' CPUs: `server_send`, `server_receive`, `server_cpu`,
+        `worker_cpu`, each from 0 to 1.
+    """
+    from asgd_model.prediction import ONE_WORKER, prediction
+
+    intervals, busy = [], []
+    for cluster in clusters:
+        results = replicate(
+            profile, cluster, replications, steps=steps, warm_up=warm_up, seed=seed
+        )
+        intervals.append(throughput_interval(results))
+        workers = len(cluster.workers)
+        mean = np.mean([result.busy for result in results], axis=0)
+        cpu, send, receive = mean[workers:].max(axis=0)
+        busy.append((send, receive, cpu, mean[:workers, 0].mean()))
+    mean, low, high = np.array(intervals).reshape(-1, 3).T
+    columns = ["server_send", "server_receive", "server_cpu", "worker_cpu"]
+    table = prediction(clusters, mean, ONE_WORKER, low, high)
+    table[columns] = np.array(busy).reshape(-1, 4)
+    return table
