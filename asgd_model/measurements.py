@@ -1,9 +1,94 @@
-"""Measured throughput: the runs of a platform and the steps of a run."""
+"""Measured throughput: the runs of a platform, and the steps of a run.
+
+A platform has two files in ``data/measurements``: ``<platform>.csv`` with a row per run and
+``<platform>.steps.csv.gz`` with a row per step of each worker. `RUN` columns identify a run.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
+
+from asgd_model.errors import InputError
+from asgd_model.files import read_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUN = ("platform", "dnn", "batch_size", "parameter_servers", "workers", "policy", "repeat")
+"""Columns that identify a run."""
+
+_TEXT = ("platform", "dnn", "policy")
+_COUNTS = ("batch_size", "parameter_servers", "workers", "repeat")
+_RATES = ("steps_per_s", "steps_per_s_low", "steps_per_s_high", "examples_per_s")
+
+
+def load_measurements(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read the runs of a platform.
+
+    Parameters
+    ----------
+    path : path-like
+        CSV file with a row per run: the columns `RUN`, `steps_per_s` with its 95 % interval
+        `steps_per_s_low` to `steps_per_s_high`, `examples_per_s`, and others.
+
+    Raises
+    ------
+    InputError
+        If the file is not such a table, naming column, row and value.
+    """
+    table = _read_table(path, RUN + _RATES)
+    for column in _RATES:
+        _require(path, table, column, np.isfinite(table[column]) & (table[column] > 0), "above 0")
+    repeated = table.duplicated(list(RUN))
+    if repeated.any():
+        row = table.index[repeated][0] + 2
+        raise InputError(os.fspath(path), "a run twice", "one row per run", f"line {row}")
+    return table
+
+
+def load_steps(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read the steps of all runs of a platform.
+
+    Parameters
+    ----------
+    path : path-like
+        CSV file, plain or gzip, with the columns `RUN`, `worker`, `step`, `start`, `end`
+        (seconds from the first step of the run).
+
+    Raises
+    ------
+    InputError
+        If the file is not such a table, naming column, row and value.
+    """
+    table = _read_table(path, (*RUN, "worker", "step", "start", "end"))
+    for column in ("worker", "step", "start"):
+        _require(path, table, column, np.isfinite(table[column]) & (table[column] >= 0), "0 or more")
+    later = np.isfinite(table["end"]) & (table["end"] > table["start"])
+    _require(path, table, "end", later, "a time after the start")
+    return table
+
+
+def steps_of_run(steps: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Start and end of each step of one run.
+
+    Parameters
+    ----------
+    steps : DataFrame
+        Rows of `load_steps` that belong to one run.
+
+    Returns
+    -------
+    start, end : ndarray of float64, shape (workers, steps)
+        Seconds; NaN where a worker executed fewer steps.
+    """
+    table = steps.pivot(index="worker", columns="step", values=["start", "end"])
+    start, end = (table[column].to_numpy(dtype=np.float64) for column in ("start", "end"))
+    return start, end
 
 
 def measurement_window(
@@ -26,8 +111,77 @@ def measurement_window(
     first, last : float
         Seconds.
     """
-    if warm_up > 0:
-        first = float(np.sort(end, axis=1)[:, warm_up - 1].max())
-    else:
-        first = float(start[:, 0].max())
-    return first, float(np.nanmin(end[:, -1]))
+    first = end[:, warm_up - 1].max() if warm_up > 0 else start[:, 0].max()
+    return float(first), float(np.nanmin(end[:, -1]))
+
+
+def run_throughput(
+    start: NDArray[np.float64], end: NDArray[np.float64], warm_up: int = 2
+) -> tuple[float, float, float]:
+    """Throughput of a run and its 95 % interval.
+
+    Each worker's steps are taken for a renewal process: over a window of T seconds the number
+    of steps of mean m and variance v has the variance v T / m^3 (Cox, Renewal Theory, 1962,
+    section 3.3). The interval is that of the run's own mean: how a repetition may differ
+    because its workers start otherwise is not in it.
+
+    Parameters
+    ----------
+    start, end : ndarray of float64, shape (workers, steps)
+        Seconds at which each step began and ended.
+    warm_up : int
+        Steps per worker that do not count.
+
+    Returns
+    -------
+    throughput, low, high : float
+        Steps/s of all workers together.
+    """
+    first, last = measurement_window(start, end, warm_up)
+    length = last - first
+    counted = (end > first) & (end <= last)
+    throughput = counted.sum() / length
+    variance = 0.0
+    for worker in range(len(end)):
+        times = (end - start)[worker, counted[worker]]
+        if len(times) > 1:
+            variance += times.var(ddof=1) / times.mean() ** 3 / length
+    margin = 1.96 * np.sqrt(variance)
+    return float(throughput), float(throughput - margin), float(throughput + margin)
+
+
+def _read_table(path: str | os.PathLike[str], columns: tuple[str, ...]) -> pd.DataFrame:
+    import pandas as pd
+
+    where = os.fspath(path)
+    content = read_bytes(path)
+    try:
+        table = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(_TEXT, str))
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise InputError(where, str(error).strip(), "a CSV table in UTF-8") from error
+    except ValueError as error:
+        raise InputError(where, str(error), "a CSV table") from error
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise InputError(where, list(table.columns), f"also the columns {', '.join(missing)}")
+    if table.empty:
+        raise InputError(where, "no rows", "at least one row")
+    for column in columns:
+        if column in _TEXT:
+            _require(path, table, column, table[column].notna(), "a name")
+        elif not pd.api.types.is_numeric_dtype(table[column]):
+            wrong = pd.to_numeric(table[column], errors="coerce").isna()
+            _require(path, table, column, ~wrong, "a number")
+        if column in _COUNTS:
+            whole = table[column].notna() & (table[column] >= 1) & (table[column] % 1 == 0)
+            _require(path, table, column, whole, "an integer of at least 1")
+    return table
+
+
+def _require(
+    path: str | os.PathLike[str], table: pd.DataFrame, column: str, right: pd.Series, expected: str
+) -> None:
+    if not right.all():
+        row = int(np.flatnonzero(~right.to_numpy())[0])
+        found = table[column].iloc[row]
+        raise InputError(os.fspath(path), found, expected, f"column {column}, line {row + 2}")

@@ -8,11 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asgd_model.cluster import Cluster, placement
-from asgd_model.profile import DOWNLINK, UPLINK, Profile
+from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Profile
 
 MESSAGE_BYTES = 160
 """Bytes of header that each tensor's message carries beside its content: the size of the frames
 of empty tensors and requests in packet captures."""
+
+
+NEGLIGIBLE = 1e-3
+"""Fraction of a resource's work per step that its smallest operations may make up together and
+still count as taking no time: half of a step's operations are that small."""
 
 
 class StepGraph(NamedTuple):
@@ -72,7 +77,7 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
             successors[filled[dependency]] = op
             filled[dependency] += 1
 
-    work = profile.work / (1.0 + cluster.calibration.tracing_overhead)
+    work = _without_negligible(profile) / (1.0 + cluster.calibration.tracing_overhead)
     transfers = np.isin(profile.resources, (DOWNLINK, UPLINK))
     work[:, transfers] = profile.sizes[transfers] + MESSAGE_BYTES
     priority = np.zeros_like(work)
@@ -103,6 +108,22 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
         priority=priority,
         request_delay=delay,
     )
+
+
+def _without_negligible(profile: Profile) -> NDArray[np.float64]:
+    """Work of the operations, shape (steps, ops), with that of the smallest given to the others."""
+    work = profile.work.copy()
+    for resource in (WORKER, SERVER):
+        ops = np.flatnonzero(profile.resources == resource)
+        mean = work[:, ops].mean(axis=0)
+        order = np.argsort(mean, kind="stable")
+        small = ops[order[np.cumsum(mean[order]) <= NEGLIGIBLE * mean.sum()]]
+        total = work[:, ops].sum(axis=1)
+        work[:, small] = 0.0
+        kept = work[:, ops].sum(axis=1)
+        scale = np.divide(total, kept, out=np.ones_like(total), where=kept > 0.0)
+        work[:, ops] *= scale[:, np.newaxis]
+    return work
 
 
 def _replayed_bytes(

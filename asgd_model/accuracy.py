@@ -1,0 +1,171 @@
+"""Predicted against measured throughput."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from asgd_model.cluster import Cluster
+from asgd_model.errors import InputError
+from asgd_model.measurements import RUN, steps_of_run
+from asgd_model.profile import Profile
+from asgd_model.simulator import replicate, throughput_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compare(predictions: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
+    """Set every prediction against every measured run of the same size.
+
+    Parameters
+    ----------
+    predictions : DataFrame
+        From `asgd_model.predict`.
+    measured : DataFrame
+        Runs of one job on one platform, from `load_measurements`.
+
+    Returns
+    -------
+    DataFrame
+        One row per method and run: `method`, `workers`, `servers`, `repeat`, `measured`,
+        `predicted` (steps/s), `error` (predicted over measured, minus 1) and `covered` (whether
+        the measured throughput lies in the prediction's interval; missing without interval).
+
+    Raises
+    ------
+    InputError
+        If no run has a predicted size.
+    """
+    import pandas as pd
+
+    runs = measured.rename(columns={"parameter_servers": "servers", "steps_per_s": "measured"})
+    table = predictions.merge(
+        runs[["workers", "servers", "repeat", "measured"]], on=["workers", "servers"]
+    )
+    if table.empty:
+        sizes = sorted(set(predictions["workers"]))
+        raise InputError("measured", sorted(set(runs["workers"])), f"runs of {sizes} workers")
+    low, high = table["steps_per_s_low"], table["steps_per_s_high"]
+    covered = ((table["measured"] >= low) & (table["measured"] <= high)).astype("boolean")
+    return pd.DataFrame(
+        {
+            "method": table["method"],
+            "workers": table["workers"],
+            "servers": table["servers"],
+            "repeat": table["repeat"],
+            "measured": table["measured"],
+            "predicted": table["steps_per_s"],
+            "error": table["steps_per_s"] / table["measured"] - 1.0,
+            "covered": covered.mask(low.isna()),
+        }
+    )
+
+
+def summarize(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy of each method over the runs with more than one worker.
+
+    Parameters
+    ----------
+    comparison : DataFrame
+        From `compare`.
+
+    Returns
+    -------
+    DataFrame
+        Index `method`; columns `runs`, `mean_abs_error`, `p95_abs_error`, `max_abs_error`
+        (fractions) and `coverage` (fraction of runs in the prediction's interval).
+    """
+    import pandas as pd
+
+    several = comparison[comparison["workers"] > 1]
+    rows = []
+    for method, group in several.groupby("method", sort=False):
+        error = group["error"].abs()
+        coverage = group["covered"].astype("Float64").mean()
+        rows.append(
+            {
+                "method": method,
+                "runs": len(group),
+                "mean_abs_error": float(error.mean()),
+                "p95_abs_error": float(error.quantile(0.95)),
+                "max_abs_error": float(error.max()),
+                "coverage": np.nan if pd.isna(coverage) else float(coverage),
+            }
+        )
+    return pd.DataFrame(rows).set_index("method")
+
+
+def replay(
+    profile: Profile,
+    measured: pd.DataFrame,
+    steps: pd.DataFrame,
+    *,
+    replications: int = 20,
+    warm_up: int = 2,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Simulate each measured run from the start times that it had, and from random ones.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    measured : DataFrame
+        Runs of the job on one platform, from `load_measurements`.
+    steps : DataFrame
+        Their steps, from `load_steps`.
+    replications : int
+        Simulations per run and kind of start.
+    warm_up : int
+        Steps per worker that do not count, as in the measurements.
+    seed : int
+        Of the simulations.
+
+    Returns
+    -------
+    DataFrame
+        One row per run: `workers`, `servers`, `repeat`, `measured` (steps/s); `replayed`,
+        `replayed_low`, `replayed_high` and `replay_error` from the run's own start times;
+        `random`, `random_low`, `random_high` and `random_error` from random ones, and `covered`,
+        whether the latter interval covers the run. Each simulation executes as many steps per
+        worker as the run did.
+
+    Raises
+    ------
+    InputError
+        If the steps of a run are missing.
+    """
+    import pandas as pd
+
+    rows = []
+    for _, run in measured.iterrows():
+        own = steps[np.logical_and.reduce([steps[column] == run[column] for column in RUN])]
+        if own.empty:
+            raise InputError("steps", "none", f"steps of the run {run[list(RUN)].to_dict()}")
+        start, _ = steps_of_run(own)
+        cluster = Cluster.like(profile, int(run["workers"]), int(run["parameter_servers"]))
+        row = {
+            "workers": int(run["workers"]),
+            "servers": int(run["parameter_servers"]),
+            "repeat": int(run["repeat"]),
+            "measured": float(run["steps_per_s"]),
+        }
+        for kind, name, starts in (("replayed", "replay", start[:, 0]), ("random", "random", None)):
+            mean, low, high = throughput_interval(
+                replicate(
+                    profile,
+                    cluster,
+                    replications,
+                    steps=start.shape[1],
+                    warm_up=warm_up,
+                    starts=starts,
+                    seed=seed,
+                )
+            )
+            row |= {kind: mean, f"{kind}_low": low, f"{kind}_high": high}
+            row[f"{name}_error"] = mean / row["measured"] - 1.0
+        row["covered"] = row["random_low"] <= row["measured"] <= row["random_high"]
+        rows.append(row)
+    return pd.DataFrame(rows)

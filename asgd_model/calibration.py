@@ -1,0 +1,215 @@
+"""What a platform's communication costs, from measurements with one worker only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import nnls
+
+from asgd_model.cluster import Cluster
+from asgd_model.errors import InputError
+from asgd_model.profile import DOWNLINK, SERVER, UPLINK, CommunicationCost, Profile
+from asgd_model.simulator import simulate
+
+
+def link_goodput(profile: Profile) -> float:
+    """Payload rate that tensors reach on an otherwise idle link.
+
+    All parameters of a step are requested at once, so that nothing but the link holds the
+    downloads of a job back whose transfers are large.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of a job that is bound by the network.
+
+    Returns
+    -------
+    float
+        bit/s: bytes of the downloads over the time from the first request to the last arrival,
+        mean over steps.
+
+    Raises
+    ------
+    InputError
+        If the profile has no downloads.
+    """
+    downloads = profile.resources == DOWNLINK
+    if not downloads.any():
+        raise InputError(profile.source, "no downloads", "transfers to the worker", "ops.resource")
+    time = profile.end[:, downloads].max(axis=1) - profile.start[:, downloads].min(axis=1)
+    return float(8.0 * profile.bytes_moved(DOWNLINK) / time.mean())
+
+
+def communication_cost(profiles: Sequence[Profile], server_cpu: ArrayLike) -> CommunicationCost:
+    """CPU time that moving a byte, and a tensor, costs a server.
+
+    A server's CPU time per step is that of its operations and, for what it sends and receives,
+    a cost per byte and a cost per tensor: non-negative least squares over the jobs. Jobs with
+    few large and with many small tensors tell the two apart; sending and receiving are not
+    told apart.
+
+    Parameters
+    ----------
+    profiles : sequence of Profile
+        Jobs on the same platform with one worker and one server.
+    server_cpu : array_like, shape (profiles,)
+        Measured CPU time of the server per step in seconds of one core.
+
+    Returns
+    -------
+    CommunicationCost
+        The mean of sending and receiving.
+
+    Raises
+    ------
+    InputError
+        If there are fewer jobs than costs, or lengths differ.
+    """
+    measured = np.asarray(server_cpu, dtype=np.float64)
+    if len(profiles) < 2 or measured.shape != (len(profiles),):
+        expected = "two profiles or more and one CPU time for each"
+        found = f"{len(profiles)} profiles, {measured.size} times"
+        raise InputError("communication_cost", found, expected)
+    moved = [[p.bytes_moved(DOWNLINK) + p.bytes_moved(UPLINK), _tensors(p)] for p in profiles]
+    left = measured - [p.mean_work(SERVER) for p in profiles]
+    # Columns of like size, for the sake of the numbers.
+    scale = np.max(moved, axis=0)
+    cost, _ = nnls(np.array(moved) / scale, left)
+    per_byte, per_tensor = cost / scale
+    return CommunicationCost(per_byte=float(per_byte), per_tensor=float(per_tensor))
+
+
+WINDOWS = tuple(2**exponent for exponent in range(20, 29))
+"""Windows that `fit_stream_window` tries: 1 MiB to 256 MiB."""
+
+
+def fit_stream_window(profile: Profile, link_rate: float) -> int | None:
+    """Find the window that explains when a worker's gradients arrived.
+
+    A stream sends as much as its flow-control window allows and then lets the next one pass;
+    gRPC lets the window grow with the bandwidth-delay product that it estimates. Each gradient's
+    recorded start tells when it was ready to be sent; serving them in turn, a window at a time,
+    predicts when each one arrives.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of a job with one worker.
+    link_rate : float
+        Payload rate of the worker's link in bit/s.
+
+    Returns
+    -------
+    int or None
+        Bytes: the one of `WINDOWS` with the least mean absolute error over gradients and
+        steps; None if no tensor is larger than the smallest of them, so that none is ever cut,
+        or if sending each whole explains the arrivals at least as well.
+    """
+    uploads = np.flatnonzero(profile.resources == UPLINK)
+    if len(uploads) == 0 or profile.sizes[uploads].max() <= WINDOWS[0]:
+        return None
+    sizes = profile.sizes[uploads].astype(np.float64)
+    best, window = np.inf, None
+    for candidate in (None, *WINDOWS):
+        errors = [
+            np.abs(
+                _arrivals(start, sizes, candidate or np.inf, link_rate / 8.0) - end
+            ).mean()
+            for start, end in zip(
+                profile.start[:, uploads], profile.end[:, uploads], strict=True
+            )
+        ]
+        if np.mean(errors) < best:
+            best, window = float(np.mean(errors)), candidate
+    return window
+
+
+def _arrivals(
+    ready: NDArray[np.float64], sizes: NDArray[np.float64], window: float, rate: float
+) -> NDArray[np.float64]:
+    """Times at which streams end that take turns of a window each on one link, in seconds."""
+    order = np.argsort(ready, kind="stable").tolist()
+    arrival = np.zeros(len(ready))
+    left = sizes.copy()
+    waiting: deque[int] = deque()
+    now = 0.0
+    while order or waiting:
+        if not waiting:
+            now = max(now, ready[order[0]])
+        while order and ready[order[0]] <= now:
+            waiting.append(order.pop(0))
+        stream = waiting.popleft()
+        turn = min(left[stream], window)
+        now += turn / rate
+        left[stream] -= turn
+        arrival[stream] = now
+        if left[stream] > 0.0:
+            # Streams that became ready meanwhile go first.
+            while order and ready[order[0]] <= now:
+                waiting.append(order.pop(0))
+            waiting.append(stream)
+    return arrival
+
+
+def tracing_overhead(profile: Profile, untraced_step_times: ArrayLike) -> float:
+    """By how much tracing lengthened the computations of a profile.
+
+    It is what brings the simulation of one worker to the step time of one untraced worker.
+
+    Parameters
+    ----------
+    profile : Profile
+        The traced steps.
+    untraced_step_times : array_like
+        Seconds of steps of the same job with one worker, not traced.
+
+    Returns
+    -------
+    float
+        Simulated step time of the profile as it is over the untraced one, minus 1; at least 0.
+
+    Raises
+    ------
+    InputError
+        If there are no untraced steps or a time is not above 0.
+    """
+    times = np.asarray(untraced_step_times, dtype=np.float64)
+    if times.size == 0 or not (times > 0.0).all():
+        expected = "step times above 0 s"
+        raise InputError("tracing_overhead", times.tolist(), expected, "untraced_step_times")
+    as_traced = Cluster.like(profile)
+    traced = simulate(profile, as_traced, steps=10 * profile.steps, warm_up=1).step_times
+    return max(float(traced.mean() / times.mean()) - 1.0, 0.0)
+
+
+def share_spread(throughputs: ArrayLike) -> float:
+    """Spread of the shares that equal flows get of one link.
+
+    Parameters
+    ----------
+    throughputs : array_like, shape (flows,)
+        What each of several simultaneous bulk flows reached, in any unit.
+
+    Returns
+    -------
+    float
+        Standard deviation of the logarithm.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two flows or one got nothing.
+    """
+    rates = np.asarray(throughputs, dtype=np.float64)
+    if rates.size < 2 or not (rates > 0.0).all():
+        expected = "rates above 0 of two flows or more"
+        raise InputError("share_spread", rates.tolist(), expected, "throughputs")
+    return float(np.log(rates).std(ddof=1))
+
+
+def _tensors(profile: Profile) -> int:
+    return int(np.isin(profile.resources, (DOWNLINK, UPLINK)).sum())

@@ -1,0 +1,148 @@
+"""Make data/profiles and data/measurements from data/raw. See data/README.md."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from asgd_model.calibration import (
+    communication_cost,
+    fit_stream_window,
+    link_goodput,
+    share_spread,
+    tracing_overhead,
+)
+from asgd_model.files import write_bytes
+from asgd_model.measurements import RUN, measurement_window, run_throughput, steps_of_run
+from asgd_model.profile import Calibration, Metadata, Profile, save_profile
+from asgd_model.tensorflow_trace import read_run_metadata
+
+DATA = Path(__file__).parent
+SAMPLE = DATA / "raw" / "cpu-0.15-300mbit"
+PLATFORMS = {"reno-256kb": "cpu-0.15-300mbit-reno", "bbr-1mb": "cpu-0.15-300mbit-bbr"}
+PROFILED = "reno-256kb"  # the transport on which the single worker was traced
+WARM_UP = 2
+DATE = "2026-12-01"
+FRAMEWORK = "TensorFlow 2.21.0"
+
+# Eight bulk flows at a time through one link of the platform shared 285 Mbit/s, the slowest
+# with 33, the fastest with 45; only these three figures are known. A normal sample of 8 spreads
+# over 2.85 standard deviations on average (Tippett 1925).
+SHARES = 285 / 8 + (45 - 33) / 2.85 * np.array([-1.0, 1.0]) / np.sqrt(2)
+
+
+def traces(dnn: str, metadata: Metadata) -> Profile:
+    return read_run_metadata(sorted((SAMPLE / dnn).glob("*.pb.gz")), metadata)
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    buffer = io.BytesIO()
+    compression = {"method": "gzip", "mtime": 0} if path.suffix == ".gz" else None
+    table.to_csv(buffer, index=False, lineterminator="\n", compression=compression)
+    write_bytes(path, buffer.getvalue())
+
+
+def rename(table: pd.DataFrame) -> pd.DataFrame:
+    """Use the project's column names, and keep the runs that were not traced."""
+    table = table[table["traced"] == 0].copy()
+    table["platform"] = table["transport"].map(PLATFORMS)
+    return table.assign(parameter_servers=1, policy="default")
+
+
+def make_measurements(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
+    for platform, chosen in rename(runs).groupby("platform"):
+        rows = []
+        own = rename(steps).query("platform == @platform")
+        for _, run in chosen.iterrows():
+            same = np.logical_and.reduce([own[c] == run[c] for c in RUN])
+            start, end = steps_of_run(own[same])
+            first, last = measurement_window(start, end, WARM_UP)
+            throughput, low, high = run_throughput(start, end, WARM_UP)
+            counted = (end > first) & (end <= last)
+            rows.append(
+                {
+                    **run[list(RUN)],
+                    "warm_up_s": round(first, 3),
+                    "measured_s": round(last - first, 3),
+                    "steps": int(counted.sum()),
+                    "steps_per_s": round(throughput, 5),
+                    "steps_per_s_low": round(low, 5),
+                    "steps_per_s_high": round(high, 5),
+                    "examples_per_s": round(throughput * run["batch_size"], 5),
+                    "server_cores": run["server_cores"],
+                    "worker_cores": run["worker_cores_mean"],
+                    "server_sent_bit_s": round(run["server_sent_mbit_s"] * 1e6, 1),
+                    "server_received_bit_s": round(run["server_received_mbit_s"] * 1e6, 1),
+                    "framework": FRAMEWORK,
+                    "date": DATE,
+                }
+            )
+        write_csv(pd.DataFrame(rows), DATA / "measurements" / f"{platform}.csv")
+        columns = [*RUN, "worker", "step", "start", "end"]
+        write_csv(own[columns], DATA / "measurements" / f"{platform}.steps.csv.gz")
+
+
+def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
+    alone = runs.query("transport == @PROFILED and workers == 1 and traced == 0").set_index("dnn")
+    plain = {
+        dnn: traces(
+            dnn,
+            Metadata(
+                dnn=dnn,
+                batch_size=int(alone.loc[dnn, "batch_size"]),
+                parameters=int(alone.loc[dnn, "parameters"]),
+                platform=PLATFORMS[PROFILED],
+                framework=FRAMEWORK,
+                date=DATE,
+                source=f"data/raw/cpu-0.15-300mbit/{dnn}",
+                link_rate=286.6e6,
+                worker_cores=0.15,
+                server_cores=0.5,
+                worker_threads=2,
+                server_threads=2,
+            ),
+        )
+        for dnn in ("alexnet", "googlenet")
+    }
+    server_cpu = [alone.loc[dnn, "server_cores"] / alone.loc[dnn, "steps_per_s"] for dnn in plain]
+    cost = communication_cost(list(plain.values()), server_cpu)
+    goodput = link_goodput(plain["alexnet"])
+    for dnn, profile in plain.items():
+        untraced = steps.query(
+            "transport == @PROFILED and workers == 1 and traced == 0 and dnn == @dnn"
+            " and step >= @WARM_UP"
+        )
+        known = plain[dnn].metadata.model_copy(
+            update={
+                "link_rate": round(goodput, -5),
+                "stream_window": fit_stream_window(profile, goodput),
+                "calibration": Calibration(
+                    worker_send=cost,
+                    worker_receive=cost,
+                    server_send=cost,
+                    server_receive=cost,
+                    share_spread=round(share_spread(SHARES), 3),
+                ),
+            }
+        )
+        traced = traces(dnn, known)
+        overhead = round(tracing_overhead(traced, untraced.end - untraced.start), 4)
+        known = known.model_copy(
+            update={
+                "calibration": known.calibration.model_copy(update={"tracing_overhead": overhead})
+            }
+        )
+        save_profile(
+            replace(traced, metadata=known), DATA / "profiles" / f"{dnn}.profile.json.gz"
+        )
+
+
+if __name__ == "__main__":
+    runs = pd.read_csv(SAMPLE / "measured.csv")
+    steps = pd.read_csv(SAMPLE / "steps.csv.gz")
+    make_measurements(runs, steps)
+    make_profiles(runs, steps)
