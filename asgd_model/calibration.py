@@ -116,12 +116,8 @@ def fit_stream_window(profile: Profile, link_rate: float) -> int | None:
     best, window = np.inf, None
     for candidate in (None, *WINDOWS):
         errors = [
-            np.abs(
-                _arrivals(start, sizes, candidate or np.inf, link_rate / 8.0) - end
-            ).mean()
-            for start, end in zip(
-                profile.start[:, uploads], profile.end[:, uploads], strict=True
-            )
+            np.abs(_arrivals(start, sizes, candidate or np.inf, link_rate / 8.0) - end).mean()
+            for start, end in zip(profile.start[:, uploads], profile.end[:, uploads], strict=True)
         ]
         if np.mean(errors) < best:
             best, window = float(np.mean(errors)), candidate

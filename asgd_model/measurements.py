@@ -67,7 +67,8 @@ def load_steps(path: str | os.PathLike[str]) -> pd.DataFrame:
     """
     table = _read_table(path, (*RUN, "worker", "step", "start", "end"))
     for column in ("worker", "step", "start"):
-        _require(path, table, column, np.isfinite(table[column]) & (table[column] >= 0), "0 or more")
+        right = np.isfinite(table[column]) & (table[column] >= 0)
+        _require(path, table, column, right, "0 or more")
     later = np.isfinite(table["end"]) & (table["end"] > table["start"])
     _require(path, table, "end", later, "a time after the start")
     return table

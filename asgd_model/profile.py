@@ -430,9 +430,7 @@ def _refuse(
         raise InputError(where, values[tuple(place)], expected, field=field + suffix)
 
 
-def _topological_order(
-    dependencies: Sequence[NDArray[np.int32]], where: str
-) -> NDArray[np.int32]:
+def _topological_order(dependencies: Sequence[NDArray[np.int32]], where: str) -> NDArray[np.int32]:
     """Order operations after their dependencies, smallest index first (Kahn 1962)."""
     count = len(dependencies)
     waiting = np.array([len(row) for row in dependencies])

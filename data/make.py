@@ -36,10 +36,12 @@ SHARES = 285 / 8 + (45 - 33) / 2.85 * np.array([-1.0, 1.0]) / np.sqrt(2)
 
 
 def traces(dnn: str, metadata: Metadata) -> Profile:
+    """Read the traced steps of one network."""
     return read_run_metadata(sorted((SAMPLE / dnn).glob("*.pb.gz")), metadata)
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table all or nothing, the same bytes for the same table."""
     buffer = io.BytesIO()
     compression = {"method": "gzip", "mtime": 0} if path.suffix == ".gz" else None
     table.to_csv(buffer, index=False, lineterminator="\n", compression=compression)
@@ -54,6 +56,7 @@ def rename(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def make_measurements(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
+    """Write data/measurements: a row per run, and a row per step."""
     for platform, chosen in rename(runs).groupby("platform"):
         rows = []
         own = rename(steps).query("platform == @platform")
@@ -87,6 +90,7 @@ def make_measurements(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
 
 
 def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
+    """Write data/profiles: the traced steps, with what one worker tells of the platform."""
     alone = runs.query("transport == @PROFILED and workers == 1 and traced == 0").set_index("dnn")
     plain = {
         dnn: traces(
@@ -136,9 +140,9 @@ def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
                 "calibration": known.calibration.model_copy(update={"tracing_overhead": overhead})
             }
         )
-        save_profile(
-            replace(traced, metadata=known), DATA / "profiles" / f"{dnn}.profile.json.gz"
-        )
+        name = f"{dnn}_b{known.batch_size}.profile.json.gz"
+        folder = DATA / "profiles" / PLATFORMS[PROFILED]
+        save_profile(replace(traced, metadata=known), folder / name)
 
 
 if __name__ == "__main__":

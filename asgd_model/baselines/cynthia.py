@@ -54,8 +54,8 @@ from asgd_model.baselines.phases import (
     slowest_computation,
     usable_cores,
 )
-from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.profile import DOWNLINK, UPLINK, Profile
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from asgd_model.baselines.phases import BITS, Phases, usable_cores
-from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.profile import Profile
 from asgd_model.queueing import ClosedNetwork, delay, exact_mva, ps
 

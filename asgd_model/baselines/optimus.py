@@ -48,8 +48,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from asgd_model.baselines.fit import NonNegativeFit, training_rows, what_was_seen
-from asgd_model.prediction import prediction
 from asgd_model.cluster import Cluster
+from asgd_model.prediction import prediction
 from asgd_model.profile import Profile
 
 SIZES = (1, 2, 4)

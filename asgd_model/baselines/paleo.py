@@ -55,9 +55,9 @@ from typing import TYPE_CHECKING, Literal
 from asgd_model.baselines.architectures import Architecture, Layer
 from asgd_model.baselines.networks import architecture
 from asgd_model.baselines.phases import BITS, receiving_rate, sending_rate, usable_cores
-from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster, Node
 from asgd_model.errors import InputError
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.profile import SERVER, WORKER, Profile
 
 if TYPE_CHECKING:

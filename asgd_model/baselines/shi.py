@@ -47,8 +47,8 @@ from numpy.typing import NDArray
 
 from asgd_model.baselines.layers import Layers, pipeline
 from asgd_model.baselines.phases import Phases, exchange_time, slowest_computation, usable_cores
-from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.profile import Profile
 
 if TYPE_CHECKING:

@@ -46,9 +46,9 @@ from asgd_model.baselines.phases import (
     peer_exchange_time,
     slowest_computation,
 )
-from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.profile import Profile
 
 if TYPE_CHECKING:

@@ -59,8 +59,8 @@ from asgd_model.baselines.phases import (
     sending_rate,
     usable_cores,
 )
-from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.cluster import Cluster, Node
+from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.profile import Profile
 
 if TYPE_CHECKING:

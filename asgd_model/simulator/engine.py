@@ -144,8 +144,9 @@ _RESOURCE = np.dtype(
         ("changed", np.bool_),
     ]
 )
-_QUEUE = np.dtype([("first", np.int64), ("length", np.int64), ("head", np.int64),
-                   ("count", np.int64)])
+_QUEUE = np.dtype(
+    [("first", np.int64), ("length", np.int64), ("head", np.int64), ("count", np.int64)]
+)
 _STREAM = np.dtype([("key", np.float64), ("sequence", np.int64), ("op", np.int64)])
 _COMPUTATION = np.dtype([("worker", np.int64), ("op", np.int64)])
 _WORKER = np.dtype([("left", np.int64), ("row", np.int64)])
@@ -301,7 +302,9 @@ def run(
     return outcome._replace(window_start=window_start, now=now, events=count)
 
 
-_inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_inner = njit(  # type: ignore[call-overload]
+    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 """Compiles what only compiled code calls; it is cached as a part of its caller."""
 
 _DONE, _UNSETTLED, _STUCK = range(3)

@@ -112,9 +112,7 @@ def predict(
 
     intervals, busy = [], []
     for cluster in clusters:
-        results = replicate(
-            profile, cluster, replications, steps=steps, warm_up=warm_up, seed=seed
-        )
+        results = replicate(profile, cluster, replications, steps=steps, warm_up=warm_up, seed=seed)
         intervals.append(throughput_interval(results))
         workers = len(cluster.workers)
         mean = np.mean([result.busy for result in results], axis=0)

@@ -138,9 +138,7 @@ class Simulation:
         )
 
 
-def _check_steps(
-    steps: int, warm_up: int, record: Sequence[tuple[int, int]], workers: int
-) -> None:
+def _check_steps(steps: int, warm_up: int, record: Sequence[tuple[int, int]], workers: int) -> None:
     if not (isinstance(steps, int | np.integer) and steps >= 1):
         raise InputError("simulate", steps, "an integer of at least 1", field="steps")
     if not (isinstance(warm_up, int | np.integer) and 0 <= warm_up < steps):

@@ -1,0 +1,357 @@
+"""Every figure's drawing function.
+
+Measured data are points with error bars, predictions are lines; colours are the colour-blind
+palette of seaborn, and line styles differ too, so that figures read in print.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from asgd_model.files import write_bytes
+from asgd_model.profile import RESOURCES, Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LABELS = {
+    "simulation": "simulation",
+    "queueing": "queueing, no overlap",
+    "queueing_overlap": "queueing, overlap-aware",
+}
+_COLOURS = sns.color_palette("colorblind")
+_MEASURED = "black"
+_STYLES = ("-", "--", "-.", ":")
+_RESOURCE_COLOURS = {
+    "downlink": _COLOURS[0],
+    "worker": _COLOURS[1],
+    "uplink": _COLOURS[2],
+    "server": _COLOURS[4],
+}
+
+
+def throughput(
+    predictions: pd.DataFrame, measured: pd.DataFrame | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw throughput against the number of workers.
+
+    Parameters
+    ----------
+    predictions : DataFrame
+        From `asgd_model.predict`; one line per method and number of servers, with a band where
+        the method has an interval, and dotted lines for the bounds where it has some.
+    measured : DataFrame, optional
+        Runs with `workers`, `steps_per_s`, `steps_per_s_low`, `steps_per_s_high`.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
+    several = predictions["servers"].nunique() > 1
+    groups = predictions.groupby(["method", "servers"], sort=False)
+    for index, (_, curve) in enumerate(groups):
+        method, servers = str(curve["method"].iloc[0]), curve["servers"].iloc[0]
+        colour = _COLOURS[index % len(_COLOURS)]
+        label = LABELS.get(method, method) + (f", {servers} servers" if several else "")
+        ax.plot(
+            curve["workers"],
+            curve["steps_per_s"],
+            _STYLES[index % len(_STYLES)],
+            color=colour,
+            label=label,
+        )
+        if curve["steps_per_s_low"].notna().any():
+            ax.fill_between(
+                curve["workers"],
+                curve["steps_per_s_low"],
+                curve["steps_per_s_high"],
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+                label=f"{label}: 95 % of runs",
+            )
+        if method == "queueing_overlap" and "bound_high" in curve:
+            _bounds(ax, curve)
+    if measured is not None:
+        margin = [
+            measured["steps_per_s"] - measured["steps_per_s_low"],
+            measured["steps_per_s_high"] - measured["steps_per_s"],
+        ]
+        ax.errorbar(
+            measured["workers"],
+            measured["steps_per_s"],
+            yerr=np.array(margin),
+            fmt="o",
+            color=_MEASURED,
+            capsize=3,
+            markersize=5,
+            markerfacecolor="white",
+            label="measured, 95 % interval",
+            zorder=5,
+        )
+    ax.set_xlabel("workers")
+    ax.set_ylabel("throughput (steps/s)")
+    ax.set_xlim(left=0.5)
+    ax.set_ylim(bottom=0.0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize="small")
+    sns.despine(ax=ax)
+    return ax
+
+
+def utilisation(predictions: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how much of each resource is in use against the number of workers.
+
+    Parameters
+    ----------
+    predictions : DataFrame
+        From `asgd_model.predict`; the rows of the simulation are drawn.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 2.6), layout="constrained")[1]
+    curve = predictions[predictions["method"] == "simulation"]
+    lines = {
+        "server_send": "server, sending link",
+        "server_receive": "server, receiving link",
+        "server_cpu": "server, CPU",
+        "worker_cpu": "workers, CPU",
+    }
+    for index, (column, label) in enumerate(lines.items()):
+        ax.plot(
+            curve["workers"],
+            100.0 * curve[column],
+            _STYLES[index],
+            color=_COLOURS[index],
+            marker=".",
+            label=label,
+        )
+    ax.set_xlabel("workers")
+    ax.set_ylabel("utilisation (%)")
+    ax.set_ylim(0.0, 105.0)
+    ax.set_xlim(left=0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    sns.despine(ax=ax)
+    return ax
+
+
+def timeline(profile: Profile, step: int = 0, ax: Axes | None = None) -> Axes:
+    """Draw one profiled step: when each operation ran, one lane per resource.
+
+    A lane is as thick as the number of operations that are open at the time. A transfer is open
+    from its request to its arrival; on the downlink nearly all wait together from the start.
+
+    Parameters
+    ----------
+    profile : Profile
+        Any.
+    step : int
+        Index of the profiled step.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(8.0, 4.2), layout="constrained")[1]
+    operations = profile.to_frame(step)
+    for lane, resource in enumerate(RESOURCES):
+        own = operations[operations["resource"] == resource].sort_values(["end_s", "start_s"])
+        transfer = resource in ("downlink", "uplink")
+        if transfer:
+            own = own[own["bytes"] > 0]
+        rows = np.linspace(0.4, -0.4, max(len(own), 2))[: len(own)] if transfer else 0.0
+        ax.barh(
+            lane + rows,
+            own["end_s"] - own["start_s"],
+            left=own["start_s"],
+            height=0.8 / max(len(own), 1) if transfer else 0.8,
+            color=_RESOURCE_COLOURS[resource],
+            alpha=0.9 if transfer else 0.5,
+            linewidth=0,
+        )
+    names = {
+        "downlink": "downloads,\none row each",
+        "worker": "worker's\ncomputations",
+        "uplink": "uploads,\none row each",
+        "server": "server's\noperations",
+    }
+    ax.set_yticks(range(len(RESOURCES)), [names[resource] for resource in RESOURCES])
+    ax.invert_yaxis()
+    ax.set_xlabel("time since the step began (s)")
+    ax.set_xlim(left=0.0)
+    sns.despine(ax=ax, left=True)
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def largest_operations(profile: Profile, count: int = 12, ax: Axes | None = None) -> Axes:
+    """Draw the operations that compute the longest, with the spread over the profiled steps.
+
+    Parameters
+    ----------
+    profile : Profile
+        Any.
+    count : int
+        How many to draw.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(8.0, 0.3 * count + 1.0), layout="constrained")[1]
+    mean, spread = profile.work.mean(axis=0), profile.work.std(axis=0)
+    chosen = np.argsort(-mean, kind="stable")[:count]
+    ax.barh(
+        range(len(chosen)),
+        1e3 * mean[chosen],
+        xerr=1e3 * spread[chosen],
+        color=[_RESOURCE_COLOURS[RESOURCES[profile.resources[op]]] for op in chosen],
+        error_kw={"elinewidth": 1, "capsize": 2},
+    )
+    ax.set_yticks(range(len(chosen)), [_shortened(profile.names[op]) for op in chosen])
+    ax.invert_yaxis()
+    ax.set_xlabel("work per step (ms of one core; mean and standard deviation over steps)")
+    sns.despine(ax=ax)
+    return ax
+
+
+def replayed_runs(runs: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw measured runs beside their simulation from the same and from random start times.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From `asgd_model.accuracy.replay`.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
+    position = np.arange(len(runs))
+    kinds = (("random", "random starts", -0.12), ("replayed", "the run's own starts", 0.12))
+    for index, (kind, label, shift) in enumerate(kinds):
+        margin = [runs[kind] - runs[f"{kind}_low"], runs[f"{kind}_high"] - runs[kind]]
+        ax.errorbar(
+            position + shift,
+            runs[kind],
+            yerr=np.abs(np.array(margin)),
+            fmt="_",
+            markersize=9,
+            color=_COLOURS[index],
+            capsize=3,
+            label=f"simulation, {label}: mean, 95 % of runs",
+        )
+    ax.plot(
+        position, runs["measured"], "o", color=_MEASURED, markerfacecolor="white", label="measured"
+    )
+    labels = [f"{run.workers}\nrun {run.repeat}" for run in runs.itertuples()]
+    ax.set_xticks(position, labels)
+    ax.set_xlabel("workers")
+    ax.set_ylabel("throughput (steps/s)")
+    ax.set_ylim(bottom=0.0)
+    ax.legend(frameon=False, fontsize="small")
+    sns.despine(ax=ax)
+    return ax
+
+
+def step_times(measured: pd.DataFrame, simulated: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how long each step of each worker took, measured and simulated, over a run.
+
+    Parameters
+    ----------
+    measured, simulated : DataFrame
+        `worker`, `start`, `end` in seconds: from `load_steps` and from
+        `SimulationResult.to_frame`.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(8.0, 3.6), layout="constrained")[1]
+    for index, (worker, steps) in enumerate(measured.groupby("worker")):
+        ax.plot(
+            steps["start"],
+            steps["end"] - steps["start"],
+            "o",
+            color=_COLOURS[index % len(_COLOURS)],
+            markerfacecolor="white",
+            label=f"worker {worker}, measured",
+        )
+    for index, (worker, steps) in enumerate(simulated.groupby("worker")):
+        ax.plot(
+            steps["start"],
+            steps["end"] - steps["start"],
+            _STYLES[index % len(_STYLES)],
+            color=_COLOURS[index % len(_COLOURS)],
+            label=f"worker {worker}, simulated",
+        )
+    ax.set_xlabel("start of the step (s)")
+    ax.set_ylabel("step time (s)")
+    ax.set_ylim(bottom=0.0)
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    sns.despine(ax=ax)
+    return ax
+
+
+def save(figure: Figure, table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write a figure as PNG and SVG, and what it shows as CSV, all with the same stem.
+
+    The same figure and table give the same bytes.
+
+    Parameters
+    ----------
+    figure : Figure
+        What to write.
+    table : DataFrame
+        The data that the figure was drawn from; floats are written with six digits.
+    path : path-like
+        Without extension.
+    """
+    stem = Path(path)
+    with matplotlib.rc_context({"svg.hashsalt": stem.name, "svg.fonttype": "path"}):
+        for extension, options in (
+            ("png", {"dpi": 160, "metadata": {"Software": None}}),
+            ("svg", {"metadata": {"Date": None, "Creator": None}}),
+        ):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=extension, **options)
+            write_bytes(stem.with_name(f"{stem.name}.{extension}"), buffer.getvalue())
+    text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    write_bytes(stem.with_name(f"{stem.name}.csv"), text.encode())
+
+
+def _bounds(ax: Axes, curve: pd.DataFrame) -> None:
+    for column, label in (("bound_low", "asymptotic bounds"), ("bound_high", None)):
+        ax.plot(curve["workers"], curve[column], ":", color="grey", linewidth=1, label=label)
+
+
+def _shortened(name: str, length: int = 48) -> str:
+    return name if len(name) <= length else "..." + name[-length:]

@@ -1,0 +1,1 @@
+"""Real TensorFlow jobs on one Linux machine that plays a cluster."""
