@@ -418,7 +418,10 @@ def _complete(graph, state, worker, op, now, row, outcome):
 
 @_inner
 def _start_released(layout, graph, state, worker, now, options, rng, row, outcome):
-    """Start or queue all released operations; those that take no time end at once."""
+    """Queue all released operations, then start those that can run; no work ends at once.
+
+    A stream gets its turn only when all that are ready at the same time are queued.
+    """
     next_released = 0
     while next_released < state.counts[0].released:
         op = state.released[next_released]
@@ -426,39 +429,59 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
         if row >= 0:
             outcome.op_start[row, op] = now
         work = graph.work[state.workers[worker].row, op]
-        kind = graph.resources[op]
         if work <= 0.0:
             _complete(graph, state, worker, op, now, row, outcome)
-        elif kind in (DOWNLINK, UPLINK):
+        elif graph.resources[op] in (DOWNLINK, UPLINK):
             state.stream_left[worker, op] = work
-            direction = 0 if kind == DOWNLINK else 1
-            slot = (2 * worker + direction) * layout.servers + graph.servers[op]
-            _queue_stream(graph, state, slot, worker, op, options, rng)
-            if not state.slots[slot].active:
+            connection = _connection(layout, graph, worker, op)
+            _queue_stream(graph, state, connection, worker, op, options, rng)
+        else:
+            _queue_computation(state, _node(layout, graph, worker, op), worker, op)
+    _take_over(layout, graph, state, now, options, rng)
+    for index in range(next_released):
+        op = state.released[index]
+        if graph.resources[op] in (DOWNLINK, UPLINK):
+            slot = _connection(layout, graph, worker, op)
+            if state.connections[slot].count > 0 and not state.slots[slot].active:
                 _next_stream(layout, graph, state, slot, now, options, rng)
         else:
-            node = worker if kind == WORKER else layout.workers + graph.servers[op]
-            _queue_computation(state, node, worker, op)
-            _use_free_thread(layout, graph, state, node, now)
+            _use_free_thread(layout, graph, state, _node(layout, graph, worker, op), now)
     state.counts[0].released = 0
 
 
 @_inner
+def _connection(layout, graph, worker, op):
+    """The slot in which a transfer runs."""
+    direction = 0 if graph.resources[op] == DOWNLINK else 1
+    return (2 * worker + direction) * layout.servers + graph.servers[op]
+
+
+@_inner
+def _node(layout, graph, worker, op):
+    """The node on which a computation runs."""
+    return worker if graph.resources[op] == WORKER else layout.workers + graph.servers[op]
+
+
+@_inner
 def _end_turn(layout, graph, state, slot, now, options, rng, row, outcome):
-    """End what a slot did; a connection's next stream takes over at once."""
+    """End what a slot did; a stream that has more to send queues again."""
     worker, op = state.slots[slot].worker, state.slots[slot].op
     _account(layout, state, slot, now)
-    if slot < layout.thread_offsets[0]:
-        if state.stream_left[worker, op] > 0.0:
-            _queue_stream(graph, state, slot, worker, op, options, rng)
-        else:
-            _complete(graph, state, worker, op, now, row, outcome)
-        if state.connections[slot].count > 0:
-            _next_stream(layout, graph, state, slot, now, options, rng)
+    if slot < layout.thread_offsets[0] and state.stream_left[worker, op] > 0.0:
+        _queue_stream(graph, state, slot, worker, op, options, rng)
     else:
         _complete(graph, state, worker, op, now, row, outcome)
-        kind = graph.resources[op]
-        node = worker if kind == WORKER else layout.workers + graph.servers[op]
+
+
+@_inner
+def _take_over(layout, graph, state, now, options, rng):
+    """Give the slot just left to what waits for it."""
+    slot = state.counts[0].vacant
+    if slot < layout.thread_offsets[0]:
+        if state.connections[slot].count > 0:
+            _next_stream(layout, graph, state, slot, now, options, rng)
+    elif slot < layout.timer:
+        node = _node(layout, graph, state.slots[slot].worker, state.slots[slot].op)
         if state.nodes[node].count > 0:
             _next_computation(graph, state, node, slot, now)
 
@@ -477,13 +500,10 @@ def _queue_computation(state, node, worker, op):
 
 @_inner
 def _use_free_thread(layout, graph, state, node, now):
-    """Start the next computation of a node if a thread is free, the one just left first."""
-    first, last = layout.thread_offsets[node], layout.thread_offsets[node + 1]
-    slot = state.counts[0].vacant
-    if first <= slot < last and not state.slots[slot].active:
-        _next_computation(graph, state, node, slot, now)
+    """Start the next computation of a node if one waits and a thread is free."""
+    if state.nodes[node].count == 0:
         return
-    for slot in range(first, last):
+    for slot in range(layout.thread_offsets[node], layout.thread_offsets[node + 1]):
         if not state.slots[slot].active:
             _next_computation(graph, state, node, slot, now)
             return
