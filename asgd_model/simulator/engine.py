@@ -55,9 +55,7 @@ class Layout(NamedTuple):
     capacity: NDArray[np.float64]  # (resources,): cores or bytes/s
     slot_resources: NDArray[np.int64]  # (slots, 4), -1 where unused
     limit: NDArray[np.float64]  # (slots,): highest rate
-    member_offsets: NDArray[np.int64]  # (resources + 1,)
-    members: NDArray[np.int64]  # slots by resource
-    member_columns: NDArray[np.int64]  # column of the resource among those of the slot
+    member_offsets: NDArray[np.int64]  # (resources + 1,): room for the slots of each resource
     byte_cost: NDArray[np.float64]  # (2, 2): direction x (sender, receiver), core seconds/byte
     tensor_cost: NDArray[np.float64]  # (2, 2): core seconds per tensor
 
@@ -98,9 +96,7 @@ def lay_out(cluster: Cluster) -> Layout:
     resources[connections:timer, 0] = 3 * np.repeat(np.arange(len(nodes)), threads) + CPU
     limit[connections:] = 1.0
     capacity = np.array([[n.cores, n.uplink / 8, n.downlink / 8] for n in nodes]).ravel()
-    slot, column = np.nonzero(resources >= 0)
-    order = np.argsort(resources[slot, column], kind="stable")
-    counts = np.bincount(resources[slot, column], minlength=len(capacity))
+    counts = np.bincount(resources[resources >= 0], minlength=len(capacity))
     costs = cluster.calibration
     ends = [
         [costs.server_send, costs.worker_receive],
@@ -116,8 +112,6 @@ def lay_out(cluster: Cluster) -> Layout:
         slot_resources=resources,
         limit=limit,
         member_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        members=slot[order].astype(np.int64),
-        member_columns=column[order].astype(np.int64),
         byte_cost=np.array([[cost.per_byte for cost in row] for row in ends]),
         tensor_cost=np.array([[cost.per_tensor for cost in row] for row in ends]),
     )
@@ -139,7 +133,9 @@ _RESOURCE = np.dtype(
     [
         ("capacity", np.float64),
         ("level", np.float64),  # what each activity gets that the resource holds back
+        ("load", np.float64),  # what its users take at their present rates
         ("used", np.float64),
+        ("users", np.int64),  # slots that are active on it
         ("queued", np.bool_),  # for its level to be looked at
         ("changed", np.bool_),
     ]
@@ -154,6 +150,7 @@ _COUNTS = np.dtype(
     [
         ("events", np.int64),  # slots in the event list
         ("pending", np.int64),  # resources queued
+        ("changed", np.int64),  # resources whose level has changed
         ("touched", np.int64),  # slots whose rate must be set
         ("released", np.int64),  # operations about to start
         ("vacant", np.int64),  # slot whose activity has just ended, or -1
@@ -170,7 +167,11 @@ class _State(NamedTuple):
     weight: NDArray[np.float64]  # (slots, 4): share of a short resource relative to the others'
     event_list: NDArray[np.int64]  # binary heap of slots by finish time
     resources: NDArray[np.void]  # (resources,)
+    members: NDArray[np.int64]  # active slots by resource, the first `users` of its room
+    member_columns: NDArray[np.int64]  # column of the resource among those of the slot
+    member_place: NDArray[np.int64]  # (slots, 4): where the slot stands in `members`
     pending: NDArray[np.int64]  # ring buffer of resources
+    changed: NDArray[np.int64]
     touched: NDArray[np.int64]
     demand: NDArray[np.float64]  # scratch space, one value per slot
     waiting: NDArray[np.int64]  # (workers, ops): dependencies that have not ended
@@ -201,7 +202,11 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
         weight=np.ones((slots, 4)),
         event_list=np.zeros(slots, dtype=np.int64),
         resources=np.zeros(len(layout.capacity), dtype=_RESOURCE),
+        members=np.zeros(layout.member_offsets[-1], dtype=np.int64),
+        member_columns=np.zeros(layout.member_offsets[-1], dtype=np.int64),
+        member_place=np.zeros((slots, 4), dtype=np.int64),
         pending=np.zeros(len(layout.capacity), dtype=np.int64),
+        changed=np.zeros(len(layout.capacity), dtype=np.int64),
         touched=np.zeros(slots, dtype=np.int64),
         demand=np.zeros(slots),
         waiting=np.zeros((layout.workers, ops), dtype=np.int64),
@@ -303,7 +308,7 @@ def run(
 
 
 _inner = njit(  # type: ignore[call-overload]
-    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
 )
 """Compiles what only compiled code calls; it is cached as a part of its caller."""
 
@@ -338,7 +343,7 @@ def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
         else:
             _end_turn(layout, graph, state, slot, now, options, rng, row, outcome)
         _start_released(layout, graph, state, worker, now, options, rng, row, outcome)
-        _leave_vacant(layout, state)
+        _leave_vacant(layout, state, now)
         if state.workers[worker].left == 0 and not state.slots[layout.timer + worker].active:
             outcome.end[worker, completed[worker]] = now
             completed[worker] += 1
@@ -518,7 +523,7 @@ def _next_computation(graph, state, node, slot, now):
     queue.head = (queue.head + 1) % queue.length
     queue.count -= 1
     state.usage[slot, 0] = 1.0
-    _activate(state, slot, worker, op, graph.work[state.workers[worker].row, op], now, True)
+    _activate(state, slot, worker, op, graph.work[state.workers[worker].row, op], now)
 
 
 # --- streams --------------------------------------------------------------------------------
@@ -602,16 +607,17 @@ def _next_stream(layout, graph, state, connection, now, options, rng):
     turn = min(left, options.window)
     tensors = 1.0 if left == graph.work[state.workers[worker].row, op] else 0.0
     state.stream_left[worker, op] = left - turn
-    same = state.usage[connection, 0] == 1.0
+    takes_over = connection == state.counts[0].vacant
     state.usage[connection, 0] = 1.0
     state.usage[connection, 1] = 1.0
     for end in range(2):
         use = layout.byte_cost[direction, end] + layout.tensor_cost[direction, end] * tensors / turn
-        same &= use == state.usage[connection, 2 + end]
+        if takes_over:
+            _change_use(layout, state, connection, 2 + end, use)
         state.usage[connection, 2 + end] = use
-    if connection != state.counts[0].vacant:
+    if not takes_over:
         _draw_weight(layout, state, connection, direction, options, rng)
-    _activate(state, connection, worker, op, turn, now, same)
+    _activate(state, connection, worker, op, turn, now)
 
 
 @_inner
@@ -619,34 +625,39 @@ def _draw_weight(layout, state, connection, direction, options, rng):
     """Weigh a connection that starts to send against those that share its server's link.
 
     Connections that were there first may keep more than an even share, and shares scatter.
+    Weights are relative to the lowest one present: they would sink without end otherwise.
     """
     if options.newcomer_share == 1.0 and options.share_spread == 0.0:
         return
     link = layout.slot_resources[connection, direction]
+    first = layout.member_offsets[link]
+    members = state.members[first : first + state.resources[link].users]
     lowest = np.inf
-    for index in range(layout.member_offsets[link], layout.member_offsets[link + 1]):
-        slot = layout.members[index]
-        if slot != connection and state.slots[slot].active:
-            lowest = min(lowest, state.weight[slot, 0])
-    weight = options.newcomer_share * lowest if lowest < np.inf else 1.0
+    for slot in members:
+        lowest = min(lowest, state.weight[slot, direction])
+    weight = 1.0
+    if lowest < np.inf:
+        for slot in members:
+            state.weight[slot, direction] /= lowest
+        state.resources[link].level *= lowest
+        weight = options.newcomer_share
     weight *= np.exp(options.share_spread * rng.normal(0.0, 1.0))
-    state.weight[connection, 0] = weight
-    state.weight[connection, 1] = weight
+    state.weight[connection, direction] = weight
 
 
 # --- activities -----------------------------------------------------------------------------
 
 
 @_inner
-def _activate(state, slot, worker, op, work, now, same):
-    """Start an activity; one that takes over from its `same` keeps the rate."""
+def _activate(state, slot, worker, op, work, now):
+    """Start an activity; one that takes over in its slot keeps the rate."""
     activity = state.slots[slot]
     activity.active = True
     activity.worker = worker
     activity.op = op
     activity.left = work
     activity.since = now
-    if same and slot == state.counts[0].vacant:
+    if slot == state.counts[0].vacant:
         activity.finish = now + work / activity.rate
         _schedule(state, slot)
     else:
@@ -656,14 +667,59 @@ def _activate(state, slot, worker, op, work, now, same):
 
 
 @_inner
-def _leave_vacant(layout, state):
-    """Take a slot that found nothing new to do off the event list."""
+def _change_use(layout, state, slot, column, use):
+    """Book that an activity will use more or less of a resource at the same rate.
+
+    As long as a resource is not short, before and after, nobody's rate depends on it.
+    """
+    resource = layout.slot_resources[slot, column]
+    users = state.resources[resource]
+    users.load += (use - state.usage[slot, column]) * state.slots[slot].rate
+    if use != state.usage[slot, column] and (
+        users.level < np.inf or users.load > users.capacity * (1.0 + SETTLED)
+    ):
+        _queue_resource(state, resource)
+
+
+@_inner
+def _leave_vacant(layout, state, now):
+    """Take a slot that found nothing new to do off the event list and off its resources."""
     slot = state.counts[0].vacant
     state.counts[0].vacant = -1
-    if not state.slots[slot].active:
-        _unschedule(state, slot)
-        if slot < layout.timer:
-            _mark(layout, state, slot)
+    if state.slots[slot].active:
+        return
+    _unschedule(state, slot)
+    if slot >= layout.timer:
+        return
+    for column in range(4):
+        resource = layout.slot_resources[slot, column]
+        if resource < 0:
+            continue
+        users = state.resources[resource]
+        users.load -= state.usage[slot, column] * state.slots[slot].rate
+        users.users -= 1
+        place, last = state.member_place[slot, column], layout.member_offsets[resource]
+        last += users.users
+        moved, moved_column = state.members[last], state.member_columns[last]
+        state.members[place] = moved
+        state.member_columns[place] = moved_column
+        state.member_place[moved, moved_column] = place
+        if users.level < np.inf:
+            _queue_resource(state, resource)
+
+
+@_inner
+def _join(layout, state, slot):
+    """Put a slot that becomes active among the users of its resources."""
+    for column in range(4):
+        resource = layout.slot_resources[slot, column]
+        if resource >= 0:
+            place = layout.member_offsets[resource] + state.resources[resource].users
+            state.members[place] = slot
+            state.member_columns[place] = column
+            state.member_place[slot, column] = place
+            state.resources[resource].users += 1
+            _queue_resource(state, resource)
 
 
 @_inner
@@ -694,17 +750,17 @@ def _update_rates(layout, state, now):
     """Share resources anew where slots changed; return whether the levels settled."""
     counts = state.counts[0]
     for index in range(counts.touched):
-        _mark(layout, state, state.touched[index])
+        _join(layout, state, state.touched[index])
     if counts.pending > 0:
         if not _settle(layout, state):
             return False
-        for resource in range(len(state.resources)):
-            if state.resources[resource].changed:
-                state.resources[resource].changed = False
-                first, last = layout.member_offsets[resource], layout.member_offsets[resource + 1]
-                for index in range(first, last):
-                    if state.slots[layout.members[index]].active:
-                        _set_rate(layout, state, layout.members[index], now)
+        for position in range(counts.changed):
+            resource = state.changed[position]
+            state.resources[resource].changed = False
+            first = layout.member_offsets[resource]
+            for index in range(first, first + state.resources[resource].users):
+                _set_rate(layout, state, state.members[index], now)
+        counts.changed = 0
     for index in range(counts.touched):
         _set_rate(layout, state, state.touched[index], now)
     counts.touched = 0
@@ -712,14 +768,12 @@ def _update_rates(layout, state, now):
 
 
 @_inner
-def _mark(layout, state, slot):
-    """Have the levels of a slot's resources looked at."""
-    for column in range(4):
-        resource = layout.slot_resources[slot, column]
-        if resource >= 0 and not state.resources[resource].queued:
-            state.resources[resource].queued = True
-            state.pending[state.counts[0].pending] = resource
-            state.counts[0].pending += 1
+def _queue_resource(state, resource):
+    """Have the level of a resource looked at."""
+    if not state.resources[resource].queued:
+        state.resources[resource].queued = True
+        state.pending[state.counts[0].pending] = resource
+        state.counts[0].pending += 1
 
 
 @_inner
@@ -731,30 +785,37 @@ def _settle(layout, state):
     away, evenly among those that it holds back, which is the max-min fair allocation.
     """
     length = len(state.pending)
-    head, tail = 0, state.counts[0].pending % length
     waiting = state.counts[0].pending
+    head, tail = 0, waiting % length
+    state.counts[0].pending = 0
     for _ in range(1000 * length):
         if waiting == 0:
-            state.counts[0].pending = 0
             return True
         resource = state.pending[head]
         head = (head + 1) % length
         waiting -= 1
-        state.resources[resource].queued = False
-        old, new = state.resources[resource].level, _fair_level(layout, state, resource)
+        users = state.resources[resource]
+        users.queued = False
+        old, new = users.level, _fair_level(layout, state, resource)
         if new == old or abs(new - old) <= SETTLED * min(new, old):
             continue
-        state.resources[resource].level = new
-        state.resources[resource].changed = True
-        for index in range(layout.member_offsets[resource], layout.member_offsets[resource + 1]):
-            slot = layout.members[index]
-            if not state.slots[slot].active:
+        users.level = new
+        if not users.changed:
+            users.changed = True
+            state.changed[state.counts[0].changed] = resource
+            state.counts[0].changed += 1
+        first = layout.member_offsets[resource]
+        for index in range(first, first + users.users):
+            slot, column = state.members[index], state.member_columns[index]
+            use = state.usage[slot, column]
+            if use <= 0.0:
                 continue
-            for column in range(4):
-                other = layout.slot_resources[slot, column]
+            lower = min(old, new) * state.weight[slot, column] / use
+            for other_column in range(4):
+                other = layout.slot_resources[slot, other_column]
                 if other < 0 or other == resource or state.resources[other].queued:
                     continue
-                if state.usage[slot, column] > 0.0:
+                if _depends(state, other, slot, other_column, lower, new < old):
                     state.pending[tail] = other
                     tail = (tail + 1) % length
                     state.resources[other].queued = True
@@ -763,30 +824,47 @@ def _settle(layout, state):
 
 
 @_inner
+def _depends(state, resource, slot, column, lower, falling):
+    """Whether a resource's level may change with what another one allows a slot.
+
+    Not if it holds the slot back to less, before and after, than the `lower` of both rates, and
+    not if it was not short and the slot will take no more.
+    """
+    use = state.usage[slot, column]
+    if use <= 0.0:
+        return False
+    level = state.resources[resource].level
+    if level == np.inf:
+        return not falling
+    return level * state.weight[slot, column] / use > lower
+
+
+@_inner
 def _fair_level(layout, state, resource):
     """Level of one resource, given those of all others (water-filling)."""
-    first, last = layout.member_offsets[resource], layout.member_offsets[resource + 1]
-    total = weights = 0.0
-    for index in range(first, last):
-        slot, column = layout.members[index], layout.member_columns[index]
-        use = state.usage[slot, column]
-        state.demand[index - first] = -1.0
-        if state.slots[slot].active and use > 0.0:
-            demand = use * _allowed_rate(layout, state, slot, resource)
-            state.demand[index - first] = demand
-            total += demand
-            weights += state.weight[slot, column]
+    first = layout.member_offsets[resource]
+    users = state.resources[resource].users
     capacity = state.resources[resource].capacity
+    total = weights = 0.0
+    for index in range(users):
+        slot, column = state.members[first + index], state.member_columns[first + index]
+        use = state.usage[slot, column]
+        state.demand[index] = -1.0
+        if use > 0.0:
+            state.demand[index] = use * _allowed_rate(layout, state, slot, resource)
+            total += state.demand[index]
+            weights += state.weight[slot, column]
     if total <= capacity * (1.0 + SETTLED):
         return np.inf
     # Those that are held back elsewhere to less than their share leave the rest to the others.
     level = capacity / weights
     while True:
         left, hungry = capacity, 0.0
-        for index in range(first, last):
-            demand = state.demand[index - first]
+        for index in range(users):
+            demand = state.demand[index]
             if demand >= 0.0:
-                weight = state.weight[layout.members[index], layout.member_columns[index]]
+                place = first + index
+                weight = state.weight[state.members[place], state.member_columns[place]]
                 if demand < level * weight:
                     left -= demand
                 else:
@@ -811,9 +889,14 @@ def _allowed_rate(layout, state, slot, without):
 @_inner
 def _set_rate(layout, state, slot, now):
     rate = _allowed_rate(layout, state, slot, -1)
-    if rate == state.slots[slot].rate:
+    gain = rate - state.slots[slot].rate
+    if gain == 0.0:
         return
     _account(layout, state, slot, now)
+    for column in range(4):
+        resource = layout.slot_resources[slot, column]
+        if resource >= 0:
+            state.resources[resource].load += gain * state.usage[slot, column]
     state.slots[slot].rate = rate
     state.slots[slot].finish = now + state.slots[slot].left / rate
     _schedule(state, slot)
