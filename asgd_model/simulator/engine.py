@@ -39,6 +39,10 @@ SETTLED = 1e-12
 """Relative change of a level below which it is not passed on."""
 
 
+LEAST_WEIGHT = 1e-3
+"""Weight below which further connections that join a busy link do not get less."""
+
+
 class Layout(NamedTuple):
     """The slots and resources of a cluster.
 
@@ -207,7 +211,7 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
         member_place=np.zeros((slots, 4), dtype=np.int64),
         pending=np.zeros(len(layout.capacity), dtype=np.int64),
         changed=np.zeros(len(layout.capacity), dtype=np.int64),
-        touched=np.zeros(slots, dtype=np.int64),
+        touched=np.zeros(slots + 2, dtype=np.int64),
         demand=np.zeros(slots),
         waiting=np.zeros((layout.workers, ops), dtype=np.int64),
         stream_left=np.zeros((layout.workers, ops)),
@@ -308,14 +312,21 @@ def run(
 
 
 _inner = njit(  # type: ignore[call-overload]
-    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
+    error_model="numpy",
+    forceinline=True,
+    no_cpython_wrapper=True,
+    no_cfunc_wrapper=True,
+    _nrt=False,
 )
-"""Compiles what only compiled code calls; it is cached as a part of its caller."""
+"""Compiles what only compiled code calls; it is cached as a part of its caller. The engine makes
+no arrays, so it needs no reference counts (`_nrt`): counting takes most of the time otherwise."""
 
 _DONE, _UNSETTLED, _STUCK = range(3)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(  # type: ignore[call-overload]
+    cache=True, nogil=True, error_model="numpy", _nrt=False
+)
 def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
     completed, steps = outcome.completed, draws.shape[1]
     now = window_start = 0.0
@@ -488,7 +499,7 @@ def _take_over(layout, graph, state, now, options, rng):
     elif slot < layout.timer:
         node = _node(layout, graph, state.slots[slot].worker, state.slots[slot].op)
         if state.nodes[node].count > 0:
-            _next_computation(graph, state, node, slot, now)
+            _next_computation(layout, graph, state, node, slot, now)
 
 
 # --- computations ---------------------------------------------------------------------------
@@ -510,12 +521,12 @@ def _use_free_thread(layout, graph, state, node, now):
         return
     for slot in range(layout.thread_offsets[node], layout.thread_offsets[node + 1]):
         if not state.slots[slot].active:
-            _next_computation(graph, state, node, slot, now)
+            _next_computation(layout, graph, state, node, slot, now)
             return
 
 
 @_inner
-def _next_computation(graph, state, node, slot, now):
+def _next_computation(layout, graph, state, node, slot, now):
     """Give a free thread the computation that has been ready for longest."""
     queue = state.nodes[node]
     next_up = state.computations[queue.first + queue.head]
@@ -523,7 +534,7 @@ def _next_computation(graph, state, node, slot, now):
     queue.head = (queue.head + 1) % queue.length
     queue.count -= 1
     state.usage[slot, 0] = 1.0
-    _activate(state, slot, worker, op, graph.work[state.workers[worker].row, op], now)
+    _activate(layout, state, slot, worker, op, graph.work[state.workers[worker].row, op], now)
 
 
 # --- streams --------------------------------------------------------------------------------
@@ -617,39 +628,34 @@ def _next_stream(layout, graph, state, connection, now, options, rng):
         state.usage[connection, 2 + end] = use
     if not takes_over:
         _draw_weight(layout, state, connection, direction, options, rng)
-    _activate(state, connection, worker, op, turn, now)
+    _activate(layout, state, connection, worker, op, turn, now)
 
 
 @_inner
 def _draw_weight(layout, state, connection, direction, options, rng):
     """Weigh a connection that starts to send against those that share its server's link.
 
-    Connections that were there first may keep more than an even share, and shares scatter.
-    Weights are relative to the lowest one present: they would sink without end otherwise.
+    Connections that were there first may keep more than an even share, and shares scatter. The
+    weight holds on both links, as max-min fairness needs it to.
     """
     if options.newcomer_share == 1.0 and options.share_spread == 0.0:
         return
     link = layout.slot_resources[connection, direction]
     first = layout.member_offsets[link]
-    members = state.members[first : first + state.resources[link].users]
-    lowest = np.inf
-    for slot in members:
-        lowest = min(lowest, state.weight[slot, direction])
     weight = 1.0
-    if lowest < np.inf:
-        for slot in members:
-            state.weight[slot, direction] /= lowest
-        state.resources[link].level *= lowest
-        weight = options.newcomer_share
-    weight *= np.exp(options.share_spread * rng.normal(0.0, 1.0))
-    state.weight[connection, direction] = weight
+    for slot in state.members[first : first + state.resources[link].users]:
+        weight = min(weight, options.newcomer_share * state.weight[slot, direction])
+    # On a link that is never idle, weights would otherwise sink without end.
+    weight = max(weight, LEAST_WEIGHT) * np.exp(options.share_spread * rng.normal(0.0, 1.0))
+    state.weight[connection, 0] = weight
+    state.weight[connection, 1] = weight
 
 
 # --- activities -----------------------------------------------------------------------------
 
 
 @_inner
-def _activate(state, slot, worker, op, work, now):
+def _activate(layout, state, slot, worker, op, work, now):
     """Start an activity; one that takes over in its slot keeps the rate."""
     activity = state.slots[slot]
     activity.active = True
@@ -662,8 +668,8 @@ def _activate(state, slot, worker, op, work, now):
         _schedule(state, slot)
     else:
         activity.rate = 0.0
-        state.touched[state.counts[0].touched] = slot
-        state.counts[0].touched += 1
+        _join(layout, state, slot)
+        _touch(state, slot)
 
 
 @_inner
@@ -678,7 +684,10 @@ def _change_use(layout, state, slot, column, use):
     if use != state.usage[slot, column] and (
         users.level < np.inf or users.load > users.capacity * (1.0 + SETTLED)
     ):
-        _queue_resource(state, resource)
+        # What it may do elsewhere changes too.
+        for other in layout.slot_resources[slot]:
+            _queue_resource(state, other)
+        _touch(state, slot)
 
 
 @_inner
@@ -749,8 +758,6 @@ def _account_all(layout, state, now):
 def _update_rates(layout, state, now):
     """Share resources anew where slots changed; return whether the levels settled."""
     counts = state.counts[0]
-    for index in range(counts.touched):
-        _join(layout, state, state.touched[index])
     if counts.pending > 0:
         if not _settle(layout, state):
             return False
@@ -765,6 +772,13 @@ def _update_rates(layout, state, now):
         _set_rate(layout, state, state.touched[index], now)
     counts.touched = 0
     return True
+
+
+@_inner
+def _touch(state, slot):
+    """Have the rate of a slot looked at."""
+    state.touched[state.counts[0].touched] = slot
+    state.counts[0].touched += 1
 
 
 @_inner

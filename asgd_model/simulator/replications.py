@@ -48,11 +48,13 @@ def replicate(
     Raises
     ------
     InputError
-        As `simulate`, and if `replications` is below 1.
+        As `simulate`, and if `replications` is below 1 or `seed` below 0.
     """
     if not (isinstance(replications, int | np.integer) and replications >= 1):
         expected = "an integer of at least 1"
         raise InputError("replicate", replications, expected, field="replications")
+    if not (isinstance(seed, int | np.integer) and seed >= 0):
+        raise InputError("replicate", seed, "an integer of at least 0", field="seed")
     simulation = Simulation(profile, cluster)
     root = np.random.SeedSequence((seed, len(cluster.workers), len(cluster.servers)))
 
