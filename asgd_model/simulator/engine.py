@@ -640,11 +640,12 @@ def _draw_weight(layout, state, connection, direction, options, rng):
     """
     if options.newcomer_share == 1.0 and options.share_spread == 0.0:
         return
-    link = layout.slot_resources[connection, direction]
-    first = layout.member_offsets[link]
     weight = 1.0
-    for slot in state.members[first : first + state.resources[link].users]:
-        weight = min(weight, options.newcomer_share * state.weight[slot, direction])
+    if options.newcomer_share < 1.0:
+        link = layout.slot_resources[connection, direction]
+        first = layout.member_offsets[link]
+        for slot in state.members[first : first + state.resources[link].users]:
+            weight = min(weight, options.newcomer_share * state.weight[slot, direction])
     # On a link that is never idle, weights would otherwise sink without end.
     weight = max(weight, LEAST_WEIGHT) * np.exp(options.share_spread * rng.normal(0.0, 1.0))
     state.weight[connection, 0] = weight

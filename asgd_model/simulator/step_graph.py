@@ -77,7 +77,7 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
             successors[filled[dependency]] = op
             filled[dependency] += 1
 
-    work = _without_negligible(profile) / (1.0 + cluster.calibration.tracing_overhead)
+    work = _without_negligible(profile, servers) / (1.0 + cluster.calibration.tracing_overhead)
     transfers = np.isin(profile.resources, (DOWNLINK, UPLINK))
     work[:, transfers] = profile.sizes[transfers] + MESSAGE_BYTES
     priority = np.zeros_like(work)
@@ -110,11 +110,15 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
     )
 
 
-def _without_negligible(profile: Profile) -> NDArray[np.float64]:
-    """Work of the operations, shape (steps, ops), with that of the smallest given to the others."""
+def _without_negligible(profile: Profile, servers: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Work of the operations, shape (steps, ops); the smallest of a CPU leave theirs to the others.
+
+    `servers` is the placement of the operations, shape (ops,).
+    """
     work = profile.work.copy()
-    for resource in (WORKER, SERVER):
-        ops = np.flatnonzero(profile.resources == resource)
+    computations = np.isin(profile.resources, (WORKER, SERVER))
+    for server in np.unique(servers[computations]):
+        ops = np.flatnonzero(computations & (servers == server))
         mean = work[:, ops].mean(axis=0)
         order = np.argsort(mean, kind="stable")
         small = ops[order[np.cumsum(mean[order]) <= NEGLIGIBLE * mean.sum()]]

@@ -99,9 +99,9 @@ def test_newcomers_stay_comparable_on_a_link_that_is_never_idle():
 
 
 def test_spread_of_shares():
-    """`Calibration.share_spread` is the deviation of the logarithm of a share.
+    """`Calibration.share_spread` is the deviation of the logarithm of each connection's weight.
 
-    Of two connections that start together the faster one shows its share by the time at which
+    The ratio of two shares is that of two weights, so it spreads sqrt(2) as much. Of two connections that start together the faster one shows its share by the time at which
     it ends; the other one ends last in any case. The standard deviation of n normal values has
     a standard error of sigma / sqrt(2 n).
     """
@@ -123,8 +123,9 @@ def test_spread_of_shares():
         assert ends.max() == pytest.approx(2.0)
         share = 1.0 / ends.min()
         ratios.append(np.log(share / (1 - share)) * (1 if ends[0] < ends[1] else -1))
-    assert np.std(ratios) == pytest.approx(spread, abs=4 * spread / np.sqrt(2 * runs))
-    assert np.mean(ratios) == pytest.approx(0.0, abs=4 * spread / np.sqrt(runs))
+    expected = np.sqrt(2.0) * spread
+    assert np.std(ratios) == pytest.approx(expected, abs=4 * expected / np.sqrt(2 * runs))
+    assert np.mean(ratios) == pytest.approx(0.0, abs=4 * expected / np.sqrt(runs))
 
 
 @pytest.mark.parametrize("end", ["worker_receive", "server_send"])
