@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asgd_model.errors import InputError
-from asgd_model.profile import DOWNLINK, SERVER, UPLINK, Calibration, Profile
+from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Calibration, Profile
 
 STREAM_ORDERS = ("profile", "fifo", "random")
 """How the streams of one connection take turns: as recorded in the profiled step, in the order
 in which they became ready, or at random."""
+
+MAX_NODES = 1_000_000
+"""Most workers, and most servers, that `Cluster.like` makes."""
 
 _VARIABLE_KINDS = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 
@@ -42,9 +46,9 @@ class Node:
     def __post_init__(self) -> None:
         for name in ("cores", "uplink", "downlink"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
+            if not _is_positive(value):
                 raise InputError("Node", value, "a finite number above 0", field=name)
-        if not (isinstance(self.threads, int) and self.threads >= 1):
+        if not _is_count(self.threads):
             raise InputError("Node", self.threads, "an integer of at least 1", field="threads")
 
 
@@ -79,7 +83,7 @@ class Cluster:
             expected = f"one of {', '.join(STREAM_ORDERS)}"
             raise InputError("Cluster", self.stream_order, expected, field="stream_order")
         window = self.stream_window
-        if window is not None and not (isinstance(window, int) and window > 0):
+        if window is not None and not _is_count(window):
             expected = "None or a number of bytes above 0"
             raise InputError("Cluster", window, expected, field="stream_window")
 
@@ -114,13 +118,12 @@ class Cluster:
         Raises
         ------
         InputError
-            If a count is below 1 or a rate or capacity is not above 0.
+            If a count is not from 1 to `MAX_NODES`, or a rate or capacity not above 0.
         """
         known = profile.metadata
         count = profile.num_servers if servers is None else servers
         for name, value in (("workers", workers), ("servers", count)):
-            if not (isinstance(value, int | np.integer) and value >= 1):
-                raise InputError("Cluster", value, "an integer of at least 1", field=name)
+            _check_nodes(name, value)
         rate = known.link_rate if bandwidth is None else bandwidth
         worker = Node(
             cores=known.worker_cores if worker_cores is None else worker_cores,
@@ -148,17 +151,19 @@ class Cluster:
         Raises
         ------
         InputError
-            If `workers` is below 1.
+            If `workers` is not from 1 to `MAX_NODES`.
         """
-        return replace(self, workers=self.workers[:1] * workers)
+        _check_nodes("workers", workers)
+        return replace(self, workers=self.workers[:1] * int(workers))
 
 
 def placement(profile: Profile, servers: int) -> NDArray[np.int32]:
     """The server of every operation when the variables are spread over `servers` servers.
 
     With as many servers as the profiled job had, this is the recorded placement; otherwise
-    variables go round-robin over the servers, in the order in which a step first uses them, as
-    TensorFlow's ``replica_device_setter`` places them in the order of their creation.
+    variables go round-robin over the servers, in the order in which the worker first needs their
+    values, those that it never needs last, as TensorFlow's ``replica_device_setter`` places them
+    in the order of their creation.
 
     Returns
     -------
@@ -180,12 +185,36 @@ def placement(profile: Profile, servers: int) -> NDArray[np.int32]:
     if len(known) == 0:
         expected = f"operations of kind {', '.join(sorted(_VARIABLE_KINDS))} to spread over servers"
         raise InputError(profile.source, "no variables", expected, field="ops.kind")
-    created = list(dict.fromkeys(variables[_by_first_use(profile, variables)].tolist()))
+    used = variables[_by_first_use(profile, variables)].tolist()
+    created = dict.fromkeys([*used, *np.unique(known).tolist()])
     position = {variable: index for index, variable in enumerate(created)}
     placed = np.where(profile.servers >= 0, 0, -1).astype(np.int32)
     for op in np.flatnonzero(variables >= 0):
         placed[op] = position[variables[op]] % servers
     return placed
+
+
+def _is_positive(value: object) -> bool:
+    """Whether a value is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return 0.0 < float(value) < math.inf
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
+def _is_count(value: object, most: int = sys.maxsize) -> bool:
+    """Whether a value is an integer from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return 1 <= int(value) <= most
+
+
+def _check_nodes(name: str, count: object) -> None:
+    if not _is_count(count, MAX_NODES):
+        expected = f"an integer from 1 to {MAX_NODES}"
+        raise InputError("Cluster", count, expected, field=name)
 
 
 def _variables(profile: Profile) -> NDArray[np.int32]:
@@ -214,11 +243,14 @@ def _owned_by(profile: Profile, transfer: int, variables: NDArray[np.int32]) -> 
 
 
 def _by_first_use(profile: Profile, variables: NDArray[np.int32]) -> Sequence[int]:
-    """Downlink transfers that carry variables, in the order in which the worker needs them."""
+    """Downlink transfers of variables, in the order in which the worker needs them.
+
+    Transfers without content come last: a signal is often awaited early.
+    """
     rank = np.full(profile.ops, profile.ops)
     for position, op in enumerate(profile.topological_order):
-        if profile.resources[op] == 1:
+        if profile.resources[op] == WORKER:
             for dependency in profile.dependencies[op]:
                 rank[dependency] = min(rank[dependency], position)
     carried = np.flatnonzero((profile.resources == DOWNLINK) & (variables >= 0))
-    return sorted(carried.tolist(), key=lambda op: (rank[op], op))
+    return sorted(carried.tolist(), key=lambda op: (profile.sizes[op] == 0, rank[op], op))

@@ -46,6 +46,7 @@ def validate(
     where: str,
     field: str = "",
     context: Mapping[str, Any] | None = None,
+    strict: bool | None = None,
 ) -> Model:
     """Return the document as an instance of `model`.
 
@@ -59,6 +60,9 @@ def validate(
         The file or option that the document comes from, and its place there, for the error.
     context : mapping, optional
         Handed to the model's validators.
+    strict : bool, optional
+        Whether text and booleans are refused where numbers are expected; as the model says by
+        default.
 
     Raises
     ------
@@ -66,7 +70,7 @@ def validate(
         For the first field that does not fit, with what was found and what was expected.
     """
     try:
-        return model.model_validate(document, context=context)
+        return model.model_validate(document, context=context, strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
         place = field

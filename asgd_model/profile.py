@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from asgd_model.documents import validate
 from asgd_model.errors import InputError
 from asgd_model.files import read_json, write_json
 
@@ -30,6 +31,9 @@ RESOURCES = ("downlink", "worker", "uplink", "server")
 worker to server, or the server's CPU."""
 
 DOWNLINK, WORKER, UPLINK, SERVER = range(4)
+
+_MOST = 2**63 - 1
+"""Largest integer in a profile: that of 64 bits."""
 
 
 class CommunicationCost(BaseModel):
@@ -51,7 +55,9 @@ class Calibration(BaseModel):
     server_send: CommunicationCost = CommunicationCost()
     server_receive: CommunicationCost = CommunicationCost()
     tracing_overhead: float = Field(
-        default=0.0, ge=0.0, description="time of a traced step over an untraced one, minus 1"
+        default=0.0,
+        ge=0.0,
+        description="time of a traced computation over that of an untraced one, minus 1",
     )
     share_spread: float = Field(
         default=0.0,
@@ -72,8 +78,8 @@ class Metadata(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     dnn: str = Field(min_length=1, description="name of the network")
-    batch_size: int = Field(ge=1, description="examples per step")
-    parameters: int | None = Field(default=None, ge=1, description="number of parameters")
+    batch_size: int = Field(ge=1, le=_MOST, description="examples per step")
+    parameters: int | None = Field(default=None, ge=1, le=_MOST, description="number of parameters")
     platform: str | None = Field(default=None, description="name of the measured platform")
     framework: str | None = Field(default=None, description="name and version")
     date: str | None = Field(default=None, description="day of the measurement, ISO 8601")
@@ -84,7 +90,10 @@ class Metadata(BaseModel):
     worker_threads: int = Field(default=1, ge=1, le=1024, description="operations at a time")
     server_threads: int = Field(default=1, ge=1, le=1024, description="operations at a time")
     stream_window: int | None = Field(
-        default=None, gt=0, description="bytes that a stream sends before the next one may"
+        default=None,
+        gt=0,
+        le=_MOST,
+        description="bytes that a stream sends before the next one may",
     )
     calibration: Calibration = Calibration()
 
@@ -255,18 +264,14 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format", "no format") if isinstance(document, dict) else "no object"
         raise InputError(where, found, f'"{FORMAT}"', field="format")
-    if document.get("version") != VERSION:
-        raise InputError(where, document.get("version"), f"version {VERSION}", field="version")
+    version = document.get("version", "no version")
+    if type(version) is not int or version != VERSION:
+        raise InputError(where, version, f"version {VERSION}", field="version")
     expected = {"format", "version", "metadata", "ops", "steps"}
     unknown = sorted(set(document) - expected)
     if unknown:
         raise InputError(where, unknown, f"only {sorted(expected)}", field="top level")
-    try:
-        metadata = Metadata.model_validate(document.get("metadata"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(["metadata", *map(str, first["loc"])])
-        raise InputError(where, first.get("input"), first["msg"], field=field) from error
+    metadata = validate(Metadata, document.get("metadata"), where, "metadata", strict=True)
     ops = _columns(where, document, "ops", _OP_COLUMNS)
     steps = _columns(where, document, "steps", _STEP_COLUMNS)
     names = ops["name"]
