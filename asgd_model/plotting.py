@@ -66,7 +66,7 @@ def throughput(
     for index, (_, curve) in enumerate(groups):
         method, servers = str(curve["method"].iloc[0]), curve["servers"].iloc[0]
         colour = _COLOURS[index % len(_COLOURS)]
-        label = LABELS.get(method, method) + (f", {servers} servers" if several else "")
+        label = LABELS.get(method, method) + (f", {servers} server(s)" if several else "")
         ax.plot(
             curve["workers"],
             curve["steps_per_s"],
@@ -233,7 +233,37 @@ def largest_operations(profile: Profile, count: int = 12, ax: Axes | None = None
     )
     ax.set_yticks(range(len(chosen)), [_shortened(profile.names[op]) for op in chosen])
     ax.invert_yaxis()
-    ax.set_xlabel("work per step (ms of one core; mean and standard deviation over steps)")
+    ax.set_xlabel("work per step (ms of one core)")
+    sns.despine(ax=ax)
+    return ax
+
+
+def largest_transfers(profile: Profile, count: int = 12, ax: Axes | None = None) -> Axes:
+    """Draw the tensors with the most bytes, in both directions.
+
+    Parameters
+    ----------
+    profile : Profile
+        Any.
+    count : int
+        How many to draw.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(8.0, 0.3 * count + 1.0), layout="constrained")[1]
+    chosen = np.argsort(-profile.sizes, kind="stable")[:count]
+    ax.barh(
+        range(len(chosen)),
+        profile.sizes[chosen] / 1e6,
+        color=[_RESOURCE_COLOURS[RESOURCES[profile.resources[op]]] for op in chosen],
+    )
+    ax.set_yticks(range(len(chosen)), [_shortened(profile.names[op]) for op in chosen])
+    ax.invert_yaxis()
+    ax.set_xlabel("size (MB)")
     sns.despine(ax=ax)
     return ax
 
