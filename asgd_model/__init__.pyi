@@ -1,4 +1,5 @@
 from . import accuracy as accuracy
+from . import ordering as ordering
 from . import plotting as plotting
 from . import provisioning as provisioning
 from . import queueing as queueing
@@ -7,6 +8,7 @@ from .cluster import Node as Node
 from .errors import InputError as InputError
 from .measurements import load_measurements as load_measurements
 from .measurements import load_steps as load_steps
+from .measurements import step_time_correlation as step_time_correlation
 from .predict import METHODS as METHODS
 from .predict import predict as predict
 from .profile import Calibration as Calibration

@@ -74,7 +74,9 @@ def commands() -> None:
 )
 @click.option("--worker-cores", type=float, help="The profile's by default.")
 @click.option("--server-cores", type=float, help="The profile's by default.")
-@click.option("--stream-order", default="profile", show_default=True, help="Or fifo, random.")
+@click.option(
+    "--stream-order", default="profile", show_default=True, help="Or fifo, random, tic, tac."
+)
 @click.option("--window", type=int, help="Bytes of a stream's turn; the profile's by default.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--replications", type=int, help="Simulations with other random starts.")

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from asgd_model.errors import InputError
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Calibration, Profile
 
-STREAM_ORDERS = ("profile", "fifo", "random")
+STREAM_ORDERS = ("profile", "fifo", "random", "tic", "tac")
 """How the streams of one connection take turns: as recorded in the profiled step, in the order
-in which they became ready, or at random."""
+in which they became ready, at random, or in the orders of `asgd_model.ordering`."""
 
 MAX_NODES = 1_000_000
 """Most workers, and most servers, that `Cluster.like` makes."""
@@ -60,8 +60,9 @@ class Cluster:
     ----------
     workers, servers : tuple of Node
         One entry per node; nodes may differ.
-    stream_order : str
-        One of `STREAM_ORDERS`.
+    stream_order : str or tuple of str
+        One of `STREAM_ORDERS`, or the names of downloads in the order in which they are served.
+        All but "random" leave uploads in the order in which they become ready.
     stream_window : int or None
         Bytes that a stream sends before the next one of the same connection gets its turn;
         None sends each tensor whole.
@@ -71,7 +72,7 @@ class Cluster:
 
     workers: tuple[Node, ...]
     servers: tuple[Node, ...]
-    stream_order: str = "profile"
+    stream_order: str | tuple[str, ...] = "profile"
     stream_window: int | None = None
     calibration: Calibration = field(default_factory=Calibration)
 
@@ -79,9 +80,10 @@ class Cluster:
         for name in ("workers", "servers"):
             if len(getattr(self, name)) == 0:
                 raise InputError("Cluster", "none", "at least one node", field=name)
-        if self.stream_order not in STREAM_ORDERS:
-            expected = f"one of {', '.join(STREAM_ORDERS)}"
-            raise InputError("Cluster", self.stream_order, expected, field="stream_order")
+        order = self.stream_order
+        if order not in STREAM_ORDERS and not isinstance(order, tuple):
+            expected = f"one of {', '.join(STREAM_ORDERS)} or a tuple of names"
+            raise InputError("Cluster", order, expected, field="stream_order")
         window = self.stream_window
         if window is not None and not _is_count(window):
             expected = "None or a number of bytes above 0"
@@ -97,7 +99,7 @@ class Cluster:
         bandwidth: float | None = None,
         worker_cores: float | None = None,
         server_cores: float | None = None,
-        stream_order: str = "profile",
+        stream_order: str | tuple[str, ...] = "profile",
         stream_window: int | None = None,
     ) -> Cluster:
         """A cluster of equal nodes, by default those that the profile was measured on.

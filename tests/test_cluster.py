@@ -54,12 +54,12 @@ def test_a_cluster_has_nodes(field: str) -> None:
     assert str(caught.value) == f"Cluster: {field}: found none; expected at least one node"
 
 
-@pytest.mark.parametrize("order", ["lifo", "", "Profile", None])
+@pytest.mark.parametrize("order", ["lifo", "", "Profile", None, ["fifo"]])
 def test_unknown_stream_order(order: Any) -> None:
     """The error lists the orders that there are."""
     with pytest.raises(InputError) as caught:
         Cluster((NODE,), (NODE,), stream_order=order)
-    expected = "one of profile, fifo, random"
+    expected = "one of profile, fifo, random, tic, tac or a tuple of names"
     assert str(caught.value) == f"Cluster: stream_order: found {order}; expected {expected}"
 
 

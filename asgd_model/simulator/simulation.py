@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asgd_model.cluster import STREAM_ORDERS, Cluster
+from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
 from asgd_model.profile import Profile
-from asgd_model.simulator.engine import Options, lay_out, run
+from asgd_model.simulator.engine import FIFO, GIVEN, RANDOM, Options, lay_out, run
 from asgd_model.simulator.results import SimulationResult
 from asgd_model.simulator.step_graph import compile_step_graph
+
+_ORDERS: dict[object, int] = {"fifo": FIFO, "random": RANDOM}
 
 
 def simulate(
@@ -114,7 +116,7 @@ class Simulation:
             offsets if starts is None else _checked_starts(starts, workers),
             draws,
             Options(
-                order=STREAM_ORDERS.index(cluster.stream_order),
+                order=_ORDERS.get(cluster.stream_order, GIVEN),
                 window=np.inf if window is None else float(window),
                 warm_up=int(warm_up),
                 stop_at_first=stop_at_first,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from asgd_model import ordering
 from asgd_model.cluster import Cluster, placement
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Profile
 
@@ -62,7 +63,8 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
     Raises
     ------
     InputError
-        If the variables cannot be placed on the cluster's servers (`placement`).
+        If the variables cannot be placed on the cluster's servers (`placement`), or the order
+        of its streams names what is not a download.
     """
     servers = placement(profile, len(cluster.servers))
     lengths = np.zeros(profile.ops + 1, dtype=np.int64)
@@ -94,6 +96,8 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
                         work[step, order],
                         profile.end[step, order] - profile.start[step, order].min(),
                     )
+    else:
+        priority[:, downloads] = _ranks(profile, cluster)[downloads]
     delay = np.zeros(profile.steps)
     if len(downloads):
         delay = profile.start[:, downloads].min(axis=1)
@@ -108,6 +112,19 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
         priority=priority,
         request_delay=delay,
     )
+
+
+def _ranks(profile: Profile, cluster: Cluster) -> NDArray[np.int64]:
+    """Rank of each operation, shape (ops,), in an order that does not depend on the step."""
+    order, worker = cluster.stream_order, cluster.workers[0]
+    if isinstance(order, tuple):
+        return ordering.given(profile, order)
+    if order == "tic":
+        return ordering.tic(profile)
+    if order == "tac":
+        rate = min(worker.downlink, cluster.servers[0].uplink)
+        return ordering.tac(profile, bandwidth=rate, cores=worker.cores)
+    return np.zeros(profile.ops, dtype=np.int64)
 
 
 def _without_negligible(profile: Profile, servers: NDArray[np.int32]) -> NDArray[np.float64]:
