@@ -80,21 +80,22 @@ def summarize(comparison: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     several = comparison[comparison["workers"] > 1]
+    columns = ["method", "runs", "mean_abs_error", "p95_abs_error", "max_abs_error", "coverage"]
     rows = []
     for method, group in several.groupby("method", sort=False):
         error = group["error"].abs()
         coverage = group["covered"].astype("Float64").mean()
         rows.append(
-            {
-                "method": method,
-                "runs": len(group),
-                "mean_abs_error": float(error.mean()),
-                "p95_abs_error": float(error.quantile(0.95)),
-                "max_abs_error": float(error.max()),
-                "coverage": np.nan if pd.isna(coverage) else float(coverage),
-            }
+            (
+                method,
+                len(group),
+                float(error.mean()),
+                float(error.quantile(0.95)),
+                float(error.max()),
+                np.nan if pd.isna(coverage) else float(coverage),
+            )
         )
-    return pd.DataFrame(rows).set_index("method")
+    return pd.DataFrame(rows, columns=columns).set_index("method")
 
 
 def replay(

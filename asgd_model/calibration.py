@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import nnls
+from scipy.optimize import brentq, nnls
 
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
@@ -67,13 +68,16 @@ def communication_cost(profiles: Sequence[Profile], server_cpu: ArrayLike) -> Co
     Raises
     ------
     InputError
-        If there are fewer jobs than costs, or lengths differ.
+        If there are fewer jobs than costs, lengths differ, or a time is negative or not finite.
     """
     measured = np.asarray(server_cpu, dtype=np.float64)
     if len(profiles) < 2 or measured.shape != (len(profiles),):
         expected = "two profiles or more and one CPU time for each"
         found = f"{len(profiles)} profiles, {measured.size} times"
         raise InputError("communication_cost", found, expected)
+    if not (np.isfinite(measured) & (measured >= 0.0)).all():
+        expected = "finite seconds, 0 or more"
+        raise InputError("communication_cost", measured.tolist(), expected, "server_cpu")
     moved = [[p.bytes_moved(DOWNLINK) + p.bytes_moved(UPLINK), _tensors(p)] for p in profiles]
     left = measured - [p.mean_work(SERVER) for p in profiles]
     # Columns of like size, for the sake of the numbers.
@@ -151,10 +155,15 @@ def _arrivals(
     return arrival
 
 
+MOST_TRACING_OVERHEAD = 10.0
+"""Largest overhead that `tracing_overhead` finds."""
+
+
 def tracing_overhead(profile: Profile, untraced_step_times: ArrayLike) -> float:
     """By how much tracing lengthened the computations of a profile.
 
-    It is what brings the simulation of one worker to the step time of one untraced worker.
+    It is what brings the simulation of one worker to the step time of one untraced worker;
+    transfers take as long with tracing as without.
 
     Parameters
     ----------
@@ -166,20 +175,34 @@ def tracing_overhead(profile: Profile, untraced_step_times: ArrayLike) -> float:
     Returns
     -------
     float
-        Simulated step time of the profile as it is over the untraced one, minus 1; at least 0.
+        Time of a traced computation over that of an untraced one, minus 1; 0 if untraced steps
+        take no less time than simulated traced ones.
 
     Raises
     ------
     InputError
-        If there are no untraced steps or a time is not above 0.
+        If there are no untraced steps, a time is not finite or not above 0, or untraced steps
+        take less time than the transfers and `MOST_TRACING_OVERHEAD` explain.
     """
     times = np.asarray(untraced_step_times, dtype=np.float64)
-    if times.size == 0 or not (times > 0.0).all():
-        expected = "step times above 0 s"
+    if times.size == 0 or not (np.isfinite(times) & (times > 0.0)).all():
+        expected = "finite step times above 0 s"
         raise InputError("tracing_overhead", times.tolist(), expected, "untraced_step_times")
-    as_traced = Cluster.like(profile)
-    traced = simulate(profile, as_traced, steps=10 * profile.steps, warm_up=1).step_times
-    return max(float(traced.mean() / times.mean()) - 1.0, 0.0)
+    cluster = Cluster.like(profile)
+
+    def excess(overhead: float) -> float:
+        """Simulated less untraced step time, in seconds; the steps drawn are the same."""
+        calibration = cluster.calibration.model_copy(update={"tracing_overhead": overhead})
+        corrected = replace(cluster, calibration=calibration)
+        simulated = simulate(profile, corrected, steps=10 * profile.steps, warm_up=1)
+        return float(simulated.step_times.mean() - times.mean())
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    if excess(MOST_TRACING_OVERHEAD) > 0.0:
+        expected = "step times that its transfers and less computation explain"
+        raise InputError("tracing_overhead", times.mean(), expected, "untraced_step_times")
+    return float(brentq(excess, 0.0, MOST_TRACING_OVERHEAD, xtol=1e-6))
 
 
 def share_spread(throughputs: ArrayLike) -> float:
@@ -198,11 +221,11 @@ def share_spread(throughputs: ArrayLike) -> float:
     Raises
     ------
     InputError
-        If there are fewer than two flows or one got nothing.
+        If there are fewer than two flows, or one got nothing or no finite rate.
     """
     rates = np.asarray(throughputs, dtype=np.float64)
-    if rates.size < 2 or not (rates > 0.0).all():
-        expected = "rates above 0 of two flows or more"
+    if rates.size < 2 or not (np.isfinite(rates) & (rates > 0.0)).all():
+        expected = "finite rates above 0 of two flows or more"
         raise InputError("share_spread", rates.tolist(), expected, "throughputs")
     return float(np.log(rates).std(ddof=1))
 

@@ -44,10 +44,11 @@ def load_measurements(path: str | os.PathLike[str]) -> pd.DataFrame:
     table = _read_table(path, RUN + _RATES)
     for column in _RATES:
         _require(path, table, column, np.isfinite(table[column]) & (table[column] > 0), "above 0")
-    repeated = table.duplicated(list(RUN))
-    if repeated.any():
-        row = table.index[repeated][0] + 2
-        raise InputError(os.fspath(path), "a run twice", "one row per run", f"line {row}")
+    rate = table["steps_per_s"]
+    below, above = table["steps_per_s_low"] <= rate, table["steps_per_s_high"] >= rate
+    _require(path, table, "steps_per_s_low", below, "at most steps_per_s")
+    _require(path, table, "steps_per_s_high", above, "at least steps_per_s")
+    _require_once(path, table, RUN, "run")
     return table
 
 
@@ -71,6 +72,7 @@ def load_steps(path: str | os.PathLike[str]) -> pd.DataFrame:
         _require(path, table, column, right, "0 or more")
     later = np.isfinite(table["end"]) & (table["end"] > table["start"])
     _require(path, table, "end", later, "a time after the start")
+    _require_once(path, table, (*RUN, "worker", "step"), "step")
     return table
 
 
@@ -111,9 +113,19 @@ def measurement_window(
     -------
     first, last : float
         Seconds.
+
+    Raises
+    ------
+    InputError
+        If no time is left between the two.
     """
-    first = end[:, warm_up - 1].max() if warm_up > 0 else start[:, 0].max()
-    return float(first), float(np.nanmin(end[:, -1]))
+    finished = end[~np.isnan(end[:, -1]), -1]
+    if 0 <= warm_up < end.shape[1] and len(finished):
+        first = end[:, warm_up - 1].max() if warm_up > 0 else start[:, 0].max()
+        if first < finished.min():
+            return float(first), float(finished.min())
+    expected = "fewer, so that all workers have ended them before the first one has ended all"
+    raise InputError("measurement_window", f"{warm_up} steps", expected, field="warm_up")
 
 
 def run_throughput(
@@ -137,6 +149,11 @@ def run_throughput(
     -------
     throughput, low, high : float
         Steps/s of all workers together.
+
+    Raises
+    ------
+    InputError
+        As `measurement_window`.
     """
     first, last = measurement_window(start, end, warm_up)
     length = last - first
@@ -170,9 +187,10 @@ def _read_table(path: str | os.PathLike[str], columns: tuple[str, ...]) -> pd.Da
     for column in columns:
         if column in _TEXT:
             _require(path, table, column, table[column].notna(), "a name")
-        elif not pd.api.types.is_numeric_dtype(table[column]):
-            wrong = pd.to_numeric(table[column], errors="coerce").isna()
-            _require(path, table, column, ~wrong, "a number")
+        elif table[column].dtype.kind not in "iuf":  # text, or integers of more than 64 bits
+            numbers = pd.to_numeric(table[column].astype(str), errors="coerce")
+            _require(path, table, column, numbers.notna(), "a number")
+            table[column] = numbers
         if column in _COUNTS:
             whole = table[column].notna() & (table[column] >= 1) & (table[column] % 1 == 0)
             _require(path, table, column, whole, "an integer of at least 1")
@@ -186,3 +204,12 @@ def _require(
         row = int(np.flatnonzero(~right.to_numpy())[0])
         found = table[column].iloc[row]
         raise InputError(os.fspath(path), found, expected, f"column {column}, line {row + 2}")
+
+
+def _require_once(
+    path: str | os.PathLike[str], table: pd.DataFrame, columns: tuple[str, ...], what: str
+) -> None:
+    repeated = table.duplicated(list(columns)).to_numpy()
+    if repeated.any():
+        line = int(np.flatnonzero(repeated)[0]) + 2
+        raise InputError(os.fspath(path), f"a {what} twice", f"one row per {what}", f"line {line}")
