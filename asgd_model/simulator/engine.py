@@ -35,8 +35,11 @@ GIVEN, FIFO, RANDOM = range(3)
 """Order of the streams in a connection: by the graph's priority, as they became ready, random."""
 
 
-SETTLED = 1e-12
+SETTLED = 1e-9
 """Relative change of a level below which it is not passed on."""
+
+ROUNDING = 1e-12
+"""Relative excess over a capacity that is put down to rounding."""
 
 
 LEAST_WEIGHT = 1e-3
@@ -74,7 +77,7 @@ class Outcome(NamedTuple):
     window_start: float
     now: float
     events: int
-    op_start: NDArray[np.float64]  # (recorded steps, ops): seconds
+    op_start: NDArray[np.float64]  # (recorded steps, ops): seconds; of a transfer, when ready
     op_end: NDArray[np.float64]
 
 
@@ -149,7 +152,13 @@ _QUEUE = np.dtype(
 )
 _STREAM = np.dtype([("key", np.float64), ("sequence", np.int64), ("op", np.int64)])
 _COMPUTATION = np.dtype([("worker", np.int64), ("op", np.int64)])
-_WORKER = np.dtype([("left", np.int64), ("row", np.int64)])
+_WORKER = np.dtype(
+    [
+        ("left", np.int64),  # operations of the step that have not ended
+        ("row", np.int64),  # profiled step that is repeated
+        ("kept", np.int64),  # where the operations' times are kept, -1 if they are not
+    ]
+)
 _COUNTS = np.dtype(
     [
         ("events", np.int64),  # slots in the event list
@@ -185,7 +194,7 @@ class _State(NamedTuple):
     nodes: NDArray[np.void]  # (nodes,): where each one's computations are
     computations: NDArray[np.void]  # ring buffers of computations that wait for a thread
     released: NDArray[np.int64]
-    workers: NDArray[np.void]  # (workers,): operations left, profiled step that is repeated
+    workers: NDArray[np.void]  # (workers,)
     counts: NDArray[np.void]  # (1,)
 
 
@@ -348,6 +357,7 @@ def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
         if slot >= layout.timer:
             if state.workers[worker].left == 0:
                 outcome.start[worker, completed[worker]] = now
+                state.workers[worker].kept = row
                 _begin_step(layout, graph, state, worker, draws[worker, completed[worker]], now)
             else:
                 _request(graph, state, worker)
@@ -453,7 +463,7 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
             _queue_stream(graph, state, connection, worker, op, options, rng)
         else:
             _queue_computation(state, _node(layout, graph, worker, op), worker, op)
-    _take_over(layout, graph, state, now, options, rng)
+    _take_over(layout, graph, state, now, options, rng, outcome)
     for index in range(next_released):
         op = state.released[index]
         if graph.resources[op] in (DOWNLINK, UPLINK):
@@ -461,7 +471,8 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
             if state.connections[slot].count > 0 and not state.slots[slot].active:
                 _next_stream(layout, graph, state, slot, now, options, rng)
         else:
-            _use_free_thread(layout, graph, state, _node(layout, graph, worker, op), now)
+            node = _node(layout, graph, worker, op)
+            _use_free_thread(layout, graph, state, node, now, outcome)
     state.counts[0].released = 0
 
 
@@ -490,7 +501,7 @@ def _end_turn(layout, graph, state, slot, now, options, rng, row, outcome):
 
 
 @_inner
-def _take_over(layout, graph, state, now, options, rng):
+def _take_over(layout, graph, state, now, options, rng, outcome):
     """Give the slot just left to what waits for it."""
     slot = state.counts[0].vacant
     if slot < layout.thread_offsets[0]:
@@ -499,7 +510,7 @@ def _take_over(layout, graph, state, now, options, rng):
     elif slot < layout.timer:
         node = _node(layout, graph, state.slots[slot].worker, state.slots[slot].op)
         if state.nodes[node].count > 0:
-            _next_computation(layout, graph, state, node, slot, now)
+            _next_computation(layout, graph, state, node, slot, now, outcome)
 
 
 # --- computations ---------------------------------------------------------------------------
@@ -515,18 +526,18 @@ def _queue_computation(state, node, worker, op):
 
 
 @_inner
-def _use_free_thread(layout, graph, state, node, now):
+def _use_free_thread(layout, graph, state, node, now, outcome):
     """Start the next computation of a node if one waits and a thread is free."""
     if state.nodes[node].count == 0:
         return
     for slot in range(layout.thread_offsets[node], layout.thread_offsets[node + 1]):
         if not state.slots[slot].active:
-            _next_computation(layout, graph, state, node, slot, now)
+            _next_computation(layout, graph, state, node, slot, now, outcome)
             return
 
 
 @_inner
-def _next_computation(layout, graph, state, node, slot, now):
+def _next_computation(layout, graph, state, node, slot, now, outcome):
     """Give a free thread the computation that has been ready for longest."""
     queue = state.nodes[node]
     next_up = state.computations[queue.first + queue.head]
@@ -534,6 +545,8 @@ def _next_computation(layout, graph, state, node, slot, now):
     queue.head = (queue.head + 1) % queue.length
     queue.count -= 1
     state.usage[slot, 0] = 1.0
+    if state.workers[worker].kept >= 0:
+        outcome.op_start[state.workers[worker].kept, op] = now
     _activate(layout, state, slot, worker, op, graph.work[state.workers[worker].row, op], now)
 
 
@@ -683,7 +696,7 @@ def _change_use(layout, state, slot, column, use):
     users = state.resources[resource]
     users.load += (use - state.usage[slot, column]) * state.slots[slot].rate
     if use != state.usage[slot, column] and (
-        users.level < np.inf or users.load > users.capacity * (1.0 + SETTLED)
+        users.level < np.inf or users.load > users.capacity * (1.0 + ROUNDING)
     ):
         # What it may do elsewhere changes too.
         for other in layout.slot_resources[slot]:
@@ -797,13 +810,16 @@ def _settle(layout, state):
 
     A level is computed anew where a slot changed, and again where it depends on another that
     has changed, until none does: each resource then either is not short or gives its capacity
-    away, evenly among those that it holds back, which is the max-min fair allocation.
+    away, evenly among those that it holds back, which is the max-min fair allocation. Where a
+    link and a CPU hold back the same connections, of unequal weights, this takes many rounds and
+    may even go in circles, unless it makes half of each change.
     """
     length = len(state.pending)
+    patience = 10_000 * length
     waiting = state.counts[0].pending
     head, tail = 0, waiting % length
     state.counts[0].pending = 0
-    for _ in range(1000 * length):
+    for attempt in range(2 * patience):
         if waiting == 0:
             return True
         resource = state.pending[head]
@@ -812,6 +828,8 @@ def _settle(layout, state):
         users = state.resources[resource]
         users.queued = False
         old, new = users.level, _fair_level(layout, state, resource)
+        if attempt > patience and max(old, new) < np.inf:
+            new = 0.5 * (old + new)
         if new == old or abs(new - old) <= SETTLED * min(new, old):
             continue
         users.level = new
@@ -869,7 +887,7 @@ def _fair_level(layout, state, resource):
             state.demand[index] = use * _allowed_rate(layout, state, slot, resource)
             total += state.demand[index]
             weights += state.weight[slot, column]
-    if total <= capacity * (1.0 + SETTLED):
+    if total <= capacity * (1.0 + ROUNDING):
         return np.inf
     # Those that are held back elsewhere to less than their share leave the rest to the others.
     level = capacity / weights
@@ -884,7 +902,7 @@ def _fair_level(layout, state, resource):
                     left -= demand
                 else:
                     hungry += weight
-        if hungry == 0.0 or left / hungry <= level * (1.0 + SETTLED):
+        if hungry == 0.0 or left / hungry <= level * (1.0 + ROUNDING):
             return level
         level = left / hungry
 

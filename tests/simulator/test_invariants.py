@@ -29,7 +29,7 @@ STEPS = 3
 moderate = settings(deadline=None, max_examples=100)
 
 sizes = st.integers(MESSAGE_BYTES, 3 * MB)
-works = st.just(0.0) | st.floats(0.001, 1.0)
+works = st.just(0.0) | st.floats(0.02, 1.0)
 rates = st.sampled_from([0.1 * MB, MB]) | st.floats(0.05 * MB, 5.0 * MB)
 costs = st.builds(
     CommunicationCost,
@@ -37,7 +37,13 @@ costs = st.builds(
     per_tensor=st.sampled_from([0.0, 0.05]),
 )
 calibrations = st.builds(
-    Calibration, worker_send=costs, worker_receive=costs, server_send=costs, server_receive=costs
+    Calibration,
+    worker_send=costs,
+    worker_receive=costs,
+    server_send=costs,
+    server_receive=costs,
+    newcomer_share=st.sampled_from([1.0, 0.5]),
+    share_spread=st.sampled_from([0.0, 1.0]),
 )
 nodes = st.builds(
     node, cores=st.sampled_from([0.2, 1.0, 2.5]), down=rates, up=rates, threads=st.integers(1, 3)
@@ -181,7 +187,7 @@ def test_no_resource_is_over_capacity(system, warm_up, stop_at_first):
     """Utilisation is at most 1, whenever the window opens and closes."""
     profile, cluster = system
     result = run_all(profile, cluster, warm_up=warm_up, stop_at_first=stop_at_first)
-    assert result.busy.max() <= 1 + 1e-9
+    assert result.busy.max() <= 1 + 1e-8
     assert result.busy.min() >= 0
 
 
@@ -201,7 +207,7 @@ def test_dependencies_are_respected(system):
             assert (start[:, :, op] >= end[:, :, dependency]).all()
     for worker in range(len(cluster.workers)):
         least = times_alone(profile, cluster, worker)
-        assert (end[worker] - start[worker] >= least * (1 - 1e-9) - 1e-9).all()
+        assert (end[worker] - start[worker] >= least * (1 - 1e-8) - 1e-9).all()
     assert (start >= result.start[:, :, None]).all()
     np.testing.assert_array_equal(end.max(axis=2), result.end)
 
@@ -217,11 +223,11 @@ def test_asymptotic_bounds(system):
     profile, cluster = system
     result = run_all(profile, cluster)
     work = STEPS * demands(profile, cluster).sum(axis=0)
-    assert result.end.max() >= (work / capacities(cluster)).max() * (1 - 1e-9)
+    assert result.end.max() >= (work / capacities(cluster)).max() * (1 - 1e-8)
     for worker in range(len(cluster.workers)):
         least = longest_path(profile, times_alone(profile, cluster, worker))
         step_times = result.end[worker] - result.start[worker]
-        assert step_times.min() >= least * (1 - 1e-9)
+        assert step_times.min() >= least * (1 - 1e-8)
 
 
 @moderate
@@ -237,7 +243,7 @@ def test_something_always_proceeds(system):
     alone = sum(
         times_alone(profile, cluster, worker).sum() for worker in range(len(cluster.workers))
     )
-    assert result.end.max() <= STEPS * alone * (1 + 1e-9)
+    assert result.end.max() <= STEPS * alone * (1 + 1e-8)
 
 
 @moderate
@@ -245,13 +251,16 @@ def test_something_always_proceeds(system):
 def test_same_seed_same_result(system, seed):
     """A run depends on its arguments only."""
     profile, cluster = system
-    spread = replace(
-        cluster, calibration=cluster.calibration.model_copy(update={"share_spread": 0.5})
-    )
-    first, second = (run_all(profile, spread, starts=None, seed=seed) for _ in range(2))
+    first, second = (run_all(profile, cluster, starts=None, seed=seed) for _ in range(2))
     for field in ("start", "end", "busy", "op_start", "op_end"):
         np.testing.assert_array_equal(getattr(first, field), getattr(second, field))
     assert first.events == second.events
+
+
+def without_chance(cluster: Cluster) -> Cluster:
+    """The same cluster with shares that do not scatter."""
+    calibration = cluster.calibration.model_copy(update={"share_spread": 0.0})
+    return replace(cluster, calibration=calibration)
 
 
 @moderate
@@ -259,13 +268,14 @@ def test_same_seed_same_result(system, seed):
 def test_workers_are_interchangeable(system, seed):
     """Permuting the starts of equal workers permutes their steps and changes nothing else."""
     profile, cluster = system
+    cluster = without_chance(cluster)
     workers = len(cluster.workers)
     rng = np.random.default_rng(seed)
     starts, order = rng.uniform(0.0, 1.0, workers), rng.permutation(workers)
     first = run_all(profile, cluster, starts=starts)
     second = run_all(profile, cluster, starts=starts[order])
-    np.testing.assert_allclose(second.end, first.end[order], rtol=1e-9)
-    np.testing.assert_allclose(second.busy[:workers], first.busy[:workers][order], rtol=1e-9)
+    np.testing.assert_allclose(second.end, first.end[order], rtol=1e-7)
+    np.testing.assert_allclose(second.busy[:workers], first.busy[:workers][order], rtol=1e-7)
 
 
 @moderate
@@ -285,16 +295,16 @@ def test_time_scales(system, start):
         cluster,
         workers=tuple(map(slower, cluster.workers)),
         servers=tuple(map(slower, cluster.servers)),
-        calibration=Calibration(
-            worker_send=dearer(costs.worker_send),
-            worker_receive=dearer(costs.worker_receive),
-            server_send=dearer(costs.server_send),
-            server_receive=dearer(costs.server_receive),
+        calibration=costs.model_copy(
+            update={
+                end: dearer(getattr(costs, end))
+                for end in ("worker_send", "worker_receive", "server_send", "server_receive")
+            }
         ),
     )
     long = replace(profile, work=2 * profile.work, start=2 * profile.start, end=2 * profile.end)
     starts = start * np.arange(len(cluster.workers))
     first = run_all(profile, cluster, starts=starts)
     second = run_all(long, slow, starts=2 * starts)
-    np.testing.assert_allclose(second.op_end, 2 * first.op_end, rtol=1e-9)
-    np.testing.assert_allclose(second.busy, first.busy, rtol=1e-9)
+    np.testing.assert_allclose(second.op_end, 2 * first.op_end, rtol=1e-7)
+    np.testing.assert_allclose(second.busy, first.busy, rtol=1e-7)

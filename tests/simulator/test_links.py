@@ -101,9 +101,10 @@ def test_newcomers_stay_comparable_on_a_link_that_is_never_idle():
 def test_spread_of_shares():
     """`Calibration.share_spread` is the deviation of the logarithm of each connection's weight.
 
-    The ratio of two shares is that of two weights, so it spreads sqrt(2) as much. Of two connections that start together the faster one shows its share by the time at which
-    it ends; the other one ends last in any case. The standard deviation of n normal values has
-    a standard error of sigma / sqrt(2 n).
+    The ratio of two shares is that of two weights, so it spreads sqrt(2) as much. Of two
+    connections that start together the faster one shows its share by the time at which it ends;
+    the other one ends last in any case. The standard deviation of n normal values has a standard
+    error of sigma / sqrt(2 n).
     """
     spread, runs = 0.4, 400
     profile = chain(download=MB, work=0.0, upload=1000)
