@@ -11,15 +11,13 @@ from asgd_model.baselines import BASELINES, baseline
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
 from asgd_model.profile import Profile
-from asgd_model.queueing import asgd
+from asgd_model.queueing import asgd, overlap
 
 if TYPE_CHECKING:
     import pandas as pd
 
 METHODS = ("simulation", "queueing", "queueing_overlap", *BASELINES)
 """Names of all predictors."""
-
-MAX_NODES = 1_000_000
 
 
 def predict(
@@ -67,12 +65,15 @@ def predict(
     Raises
     ------
     InputError
-        If there are no workers, a method is unknown, or a cluster is impossible.
+        If there are no workers, servers or methods, a method is unknown, or a cluster is
+        impossible.
 
     Examples
     --------
     >>> import asgd_model
-    >>> profile = asgd_model.load_profile("data/profiles/googlenet.profile.json.gz")
+    >>> profile = asgd_model.load_profile(
+    ...     "data/profiles/cpu-0.15-300mbit-reno/googlenet_b4.profile.json.gz"
+    ... )
     >>> curve = asgd_model.predict(profile, [1, 8], methods=["queueing"])
     >>> curve[["workers", "steps_per_s"]].round(2).values.tolist()
     [[1.0, 0.19], [8.0, 1.1]]
@@ -80,19 +81,13 @@ def predict(
     import pandas as pd
 
     sizes = list(workers)
-    if not sizes:
-        raise InputError("predict", "none", "at least one number of workers", field="workers")
-    if isinstance(servers, Iterable):
-        counts: list[int | None] = list(servers)
-    else:
-        counts = [servers]
+    counts = list(servers) if isinstance(servers, Iterable) else [servers]
+    for field, values in (("workers", sizes), ("servers", counts), ("methods", methods)):
+        if not values:
+            raise InputError("predict", "none", "at least one", field=field)
     for method in methods:
         if method not in METHODS:
             raise InputError("predict", method, f"one of {', '.join(METHODS)}", field="methods")
-    for field, numbers in (("workers", sizes), ("servers", counts)):
-        for number in numbers:
-            if isinstance(number, int) and number > MAX_NODES:
-                raise InputError("predict", number, f"at most {MAX_NODES} nodes", field=field)
     clusters = [Cluster.like(profile, size, count, **cluster) for count in counts for size in sizes]
     simulation = partial(
         simulator.predict, replications=replications, steps=steps, warm_up=warm_up, seed=seed
@@ -100,7 +95,7 @@ def predict(
     known: dict[str, Callable[..., pd.DataFrame]] = {
         "simulation": simulation,
         "queueing": asgd.predict,
-        "queueing_overlap": asgd.predict_with_overlap,
+        "queueing_overlap": overlap.predict,
     }
     tables = []
     for method in methods:

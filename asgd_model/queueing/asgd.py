@@ -6,16 +6,8 @@ servers update the parameters. Links and server CPUs are processor-sharing stati
 own computation a delay. (Lin et al., MASCOTS 2018, as described there: phases one after the
 other.)
 
-Transmissions that proceed while the worker computes shorten the step. The overlap-aware variant
-takes from one worker how long a step really is, T(1), and corrects the demands so that the
-network has T(1) for its cycle time with one customer. What is hidden,
-
-    H = Z + sum_k D_k - T(1),
-
-is taken from the delay Z, and what exceeds it from the stations other than the busiest, in
-proportion to their demands. The busiest station keeps its demand: its capacity limits the
-throughput of many workers, however much one worker hides. Nothing is fitted to more than one
-worker.
+Transmissions that proceed while the worker computes are not in it: the step of one worker is too
+long by what they hide. `asgd_model.queueing.overlap` takes them into account.
 """
 
 from __future__ import annotations
@@ -35,8 +27,11 @@ from asgd_model.queueing.network import ClosedNetwork, Station, delay, ps
 if TYPE_CHECKING:
     import pandas as pd
 
+STATIONS = ("send", "receive", "CPU")
+"""Stations of each server: its sending and receiving link and its CPU."""
 
-def network(profile: Profile, cluster: Cluster, *, overlap: bool = False) -> ClosedNetwork:
+
+def network(profile: Profile, cluster: Cluster) -> ClosedNetwork:
     """The closed network of a training job on a cluster.
 
     Parameters
@@ -45,9 +40,6 @@ def network(profile: Profile, cluster: Cluster, *, overlap: bool = False) -> Clo
         The job on one worker.
     cluster : Cluster
         Its workers may differ: equal ones form a class each.
-    overlap : bool
-        Whether to correct the demands for what transmissions hide behind computation, from a
-        simulation of one worker of each class.
 
     Returns
     -------
@@ -59,7 +51,7 @@ def network(profile: Profile, cluster: Cluster, *, overlap: bool = False) -> Clo
     names = {kind: f"worker type {index}" for index, kind in enumerate(kinds)}
     if len(kinds) == 1:
         names = {kinds[0]: "worker"}
-    demands = {names[kind]: _demands(profile, cluster, kind, overlap) for kind in kinds}
+    demands = {names[kind]: _demands(profile, cluster, kind) for kind in kinds}
     population = {name: 0 for name in names.values()}
     for worker in cluster.workers:
         population[names[worker]] += 1
@@ -71,11 +63,7 @@ def network(profile: Profile, cluster: Cluster, *, overlap: bool = False) -> Clo
 
 
 def predict(
-    profile: Profile,
-    clusters: Sequence[Cluster],
-    measured: pd.DataFrame | None = None,
-    *,
-    overlap: bool = False,
+    profile: Profile, clusters: Sequence[Cluster], measured: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Predict throughput by exact mean value analysis of the closed network.
 
@@ -87,8 +75,6 @@ def predict(
         What to predict for.
     measured : DataFrame, optional
         Not used: the model sees one worker only.
-    overlap : bool
-        See `network`.
 
     Returns
     -------
@@ -98,7 +84,7 @@ def predict(
     """
     solved, bounds = [], []
     for cluster in clusters:
-        model = network(profile, cluster, overlap=overlap)
+        model = network(profile, cluster)
         solved.append(exact_mva(model).total_throughput)
         limits = asymptotic_bounds(model)
         bounds.append((limits["lower"].sum(), limits["upper"].sum()))
@@ -107,14 +93,7 @@ def predict(
     return table
 
 
-def predict_with_overlap(
-    profile: Profile, clusters: Sequence[Cluster], measured: pd.DataFrame | None = None
-) -> pd.DataFrame:
-    """Predict throughput by the overlap-aware network; otherwise as `predict`."""
-    return predict(profile, clusters, measured, overlap=True)
-
-
-def _demands(profile: Profile, cluster: Cluster, worker: Node, overlap: bool) -> dict[str, float]:
+def _demands(profile: Profile, cluster: Cluster, worker: Node) -> dict[str, float]:
     """Seconds per step that a worker of one kind needs of each station."""
     servers = placement(profile, len(cluster.servers))
     costs = cluster.calibration
@@ -137,43 +116,4 @@ def _demands(profile: Profile, cluster: Cluster, worker: Node, overlap: bool) ->
             computation += at_worker.per_byte * moved + at_worker.per_tensor * tensors
         demands[f"server {index} CPU"] = cpu / min(server.cores, server.threads)
     demands["worker"] = computation / min(worker.cores, worker.threads)
-    return _hide(demands, _one_worker(profile, cluster, worker)) if overlap else demands
-
-
-def _one_worker(profile: Profile, cluster: Cluster, worker: Node) -> float:
-    """Seconds of a step with a single worker, from the simulation."""
-    from asgd_model.simulator import simulate
-
-    alone = Cluster(
-        workers=(worker,),
-        servers=cluster.servers,
-        stream_order=cluster.stream_order,
-        stream_window=cluster.stream_window,
-        calibration=cluster.calibration,
-    )
-    return float(simulate(profile, alone, steps=2 * profile.steps + 1, warm_up=1).step_times.mean())
-
-
-def _hide(demands: dict[str, float], step_time: float) -> dict[str, float]:
-    """Correct demands so that one customer's cycle takes `step_time` (module docstring).
-
-    Examples
-    --------
-    >>> _hide({"server 0 send": 2.0, "server 0 receive": 1.0, "worker": 1.5}, 3.5)
-    {'server 0 send': 2.0, 'server 0 receive': 1.0, 'worker': 0.5}
-    >>> _hide({"server 0 send": 2.0, "server 0 receive": 1.0, "worker": 1.5}, 2.4)
-    {'server 0 send': 2.0, 'server 0 receive': 0.4, 'worker': 0.0}
-    """
-    hidden = sum(demands.values()) - step_time
-    corrected = dict(demands)
-    corrected["worker"] = max(demands["worker"] - hidden, 0.0)
-    excess = hidden - demands["worker"]
-    if excess > 0.0:
-        stations = [name for name in demands if name != "worker"]
-        busiest = max(stations, key=demands.__getitem__)
-        others = sum(demands[name] for name in stations if name != busiest)
-        kept = max(1.0 - excess / others, 0.0) if others > 0.0 else 0.0
-        for name in stations:
-            if name != busiest:
-                corrected[name] = round(demands[name] * kept, 12)
-    return corrected
+    return demands
