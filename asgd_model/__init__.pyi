@@ -1,4 +1,5 @@
 from . import accuracy as accuracy
+from . import files as files
 from . import ordering as ordering
 from . import plotting as plotting
 from . import provisioning as provisioning
@@ -18,8 +19,12 @@ from .profile import Profile as Profile
 from .profile import load_profile as load_profile
 from .profile import save_profile as save_profile
 from .simulator import SimulationResult as SimulationResult
+from .simulator import profile_trace as profile_trace
 from .simulator import replicate as replicate
 from .simulator import simulate as simulate
+from .simulator import simulation_trace as simulation_trace
+from .simulator import staleness_distribution as staleness_distribution
+from .simulator import synthetic_profile as synthetic_profile
 from .tensorflow_trace import read_run_metadata as read_run_metadata
 
 __version__: str

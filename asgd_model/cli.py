@@ -215,6 +215,52 @@ def summary(profile: str) -> None:
 
 
 @commands.command()
+@click.argument("profile")
+@click.option("--output", required=True, metavar="FILE", help="Such as trace.json.")
+@click.option("--workers", type=int, default=1, show_default=True)
+@click.option("--servers", type=int, help="Parameter servers; the profile's by default.")
+@click.option("--steps", type=click.IntRange(1), default=3, show_default=True, help="Per worker.")
+@click.option(
+    "--stream-order", default="profile", show_default=True, help="Or fifo, random, tic, tac."
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--recorded", type=int, metavar="STEP", help="Write this step of PROFILE instead.")
+def trace(
+    profile: str,
+    output: str,
+    workers: int,
+    servers: int | None,
+    steps: int,
+    stream_order: str,
+    seed: int,
+    recorded: int | None,
+) -> None:
+    """Write an execution trace that Perfetto opens.
+
+    The trace is that of a simulation, or, with --recorded, of a step that PROFILE holds.
+    """
+    from asgd_model import files
+
+    loaded = asgd_model.load_profile(profile)
+    if recorded is not None:
+        document = asgd_model.profile_trace(loaded, recorded)
+    else:
+        cluster = asgd_model.Cluster.like(loaded, workers, servers, stream_order=stream_order)
+        result = asgd_model.simulate(
+            loaded,
+            cluster,
+            steps=steps,
+            warm_up=0,
+            record=[(worker, step) for worker in range(workers) for step in range(steps)],
+            stop_at_first=False,
+            seed=seed,
+        )
+        document = asgd_model.simulation_trace(loaded, result)
+    files.write_json(output, document)
+    click.echo(f"{output}: {len(document['traceEvents'])} events")
+
+
+@commands.command()
 @click.argument("pipeline", default="notebooks/pipeline.yaml")
 @click.option("--only", multiple=True, metavar="NAME", help="A run or notebook; may be repeated.")
 @click.option("--changed", is_flag=True, help="Only runs whose inputs have changed.")

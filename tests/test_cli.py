@@ -196,6 +196,26 @@ def test_plot_has_the_format_of_its_name(
     assert "--plot" in err
 
 
+def test_trace_is_of_a_simulation_or_of_a_recorded_step(
+    command: Command, profile: Path, tmp_path: Path
+) -> None:
+    """Every step of every worker is in the trace, or the one step of the profile that was named."""
+    target = tmp_path / "trace.json"
+
+    def steps() -> list[tuple[int, int]]:
+        events = json.loads(target.read_text())["traceEvents"]
+        chosen = [event for event in events if event["ph"] == "X" and event["cat"] == "step"]
+        return sorted((event["pid"], event["args"]["step"]) for event in chosen)
+
+    options = ("--workers", 2, "--steps", 3, "--stream-order", "tac", "--output", target)
+    assert command("trace", profile, *options)[0] == 0
+    assert steps() == [(pid, step) for pid in (1, 2) for step in range(3)]
+    assert command("trace", profile, "--recorded", 0, "--output", target)[0] == 0
+    assert steps() == [(1, 0)]
+    status, _, err = command("trace", profile, "--recorded", 1, "--output", target)
+    assert (status, err) == (2, "asgd-model: step: found 1; expected 0 to 0\n")
+
+
 def test_convert_makes_a_profile_from_files_and_folders(command: Command, tmp_path: Path) -> None:
     """A folder is its files by name; options win over the file of metadata."""
     folder = tmp_path / "traces"

@@ -1,14 +1,19 @@
 """The fine-grained model: a fluid discrete-event simulation of the step graph."""
 
 from asgd_model.simulator.replications import predict, replicate, throughput_interval
-from asgd_model.simulator.results import SimulationResult
+from asgd_model.simulator.results import SimulationResult, staleness_distribution
 from asgd_model.simulator.simulation import Simulation, simulate
+from asgd_model.simulator.trace import profile_trace, simulation_trace, synthetic_profile
 
 __all__ = [
     "Simulation",
     "SimulationResult",
     "predict",
+    "profile_trace",
     "replicate",
     "simulate",
+    "simulation_trace",
+    "staleness_distribution",
+    "synthetic_profile",
     "throughput_interval",
 ]

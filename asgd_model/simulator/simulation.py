@@ -122,6 +122,7 @@ class Simulation:
                 stop_at_first=stop_at_first,
                 newcomer_share=cluster.calibration.newcomer_share,
                 share_spread=cluster.calibration.share_spread,
+                throttled_rate=cluster.calibration.throttled_rate,
             ),
             rows,
             rng,
@@ -135,6 +136,9 @@ class Simulation:
             busy=(outcome.used / (layout.capacity * elapsed)).reshape(-1, 3),
             num_workers=workers,
             events=outcome.events,
+            drawn=draws,
+            placement=self._graph.servers.astype(np.int32),
+            recorded=tuple((int(worker), int(step)) for worker, step in record),
             op_start=outcome.op_start,
             op_end=outcome.op_end,
         )
