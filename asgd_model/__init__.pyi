@@ -4,6 +4,8 @@ from . import ordering as ordering
 from . import plotting as plotting
 from . import provisioning as provisioning
 from . import queueing as queueing
+from .advice import advise as advise
+from .advice import limits as limits
 from .cluster import Cluster as Cluster
 from .cluster import Node as Node
 from .errors import InputError as InputError
