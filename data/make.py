@@ -55,8 +55,8 @@ def rename(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(parameter_servers=1, policy="default")
 
 
-def make_measurements(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
-    """Write data/measurements: a row per run, and a row per step."""
+def make_measurements(runs: pd.DataFrame, steps: pd.DataFrame, folder: Path) -> None:
+    """Write the measurements: a row per run, and a row per step."""
     for platform, chosen in rename(runs).groupby("platform"):
         rows = []
         own = rename(steps).query("platform == @platform")
@@ -84,13 +84,13 @@ def make_measurements(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
                     "date": DATE,
                 }
             )
-        write_csv(pd.DataFrame(rows), DATA / "measurements" / f"{platform}.csv")
+        write_csv(pd.DataFrame(rows), folder / f"{platform}.csv")
         columns = [*RUN, "worker", "step", "start", "end"]
-        write_csv(own[columns], DATA / "measurements" / f"{platform}.steps.csv.gz")
+        write_csv(own[columns], folder / f"{platform}.steps.csv.gz")
 
 
-def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
-    """Write data/profiles: the traced steps, with what one worker tells of the platform."""
+def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame, folder: Path) -> None:
+    """Write the profiles: the traced steps, with what one worker tells of the platform."""
     alone = runs.query("transport == @PROFILED and workers == 1 and traced == 0").set_index("dnn")
     plain = {
         dnn: traces(
@@ -141,12 +141,16 @@ def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame) -> None:
             }
         )
         name = f"{dnn}_b{known.batch_size}.profile.json.gz"
-        folder = DATA / "profiles" / PLATFORMS[PROFILED]
-        save_profile(replace(traced, metadata=known), folder / name)
+        save_profile(replace(traced, metadata=known), folder / PLATFORMS[PROFILED] / name)
+
+
+def main(target: Path = DATA) -> None:
+    """Write the folders measurements and profiles in `target`."""
+    runs = pd.read_csv(SAMPLE / "measured.csv")
+    steps = pd.read_csv(SAMPLE / "steps.csv.gz")
+    make_measurements(runs, steps, target / "measurements")
+    make_profiles(runs, steps, target / "profiles")
 
 
 if __name__ == "__main__":
-    runs = pd.read_csv(SAMPLE / "measured.csv")
-    steps = pd.read_csv(SAMPLE / "steps.csv.gz")
-    make_measurements(runs, steps)
-    make_profiles(runs, steps)
+    main()

@@ -1,0 +1,179 @@
+"""The data that come with the project are what their raw files give, and can be true."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from asgd_model.measurements import (
+    RUN,
+    load_measurements,
+    load_steps,
+    measurement_window,
+    run_throughput,
+    steps_of_run,
+)
+from asgd_model.profile import DOWNLINK, UPLINK, Profile, load_profile
+
+DATA = Path(__file__).parents[1] / "data"
+MEASUREMENTS = sorted((DATA / "measurements").glob("*.csv"))
+STEPS = sorted((DATA / "measurements").glob("*.steps.csv.gz"))
+PROFILES = sorted((DATA / "profiles").rglob("*.profile.json.gz"))
+WARM_UP = 2
+"""Steps per worker that the measurements do not count."""
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    """The script data/make.py."""
+    spec = importlib.util.spec_from_file_location("make", DATA / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the data made again from the raw files."""
+    folder = tmp_path_factory.mktemp("data")
+    make.main(folder)
+    return folder
+
+
+def test_all_files_are_made(made: Path) -> None:
+    """No file is there that cannot be made again, and none is missing."""
+    for folder in ("measurements", "profiles"):
+        assert files(made / folder) == files(DATA / folder)
+
+
+@pytest.mark.parametrize("path", [*MEASUREMENTS, *STEPS], ids=lambda path: path.name)
+def test_measurements_are_made_again(made: Path, path: Path) -> None:
+    """Byte for byte; compressed files byte for byte of their content."""
+    found, expected = (made / "measurements" / path.name).read_bytes(), path.read_bytes()
+    if path.suffix == ".gz":
+        found, expected = gzip.decompress(found), gzip.decompress(expected)
+    assert found == expected
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
+def test_profiles_are_made_again(made: Path, path: Path) -> None:
+    """Names and numbers; floating point may differ in the last digits from machine to machine."""
+    found = load_profile(made / path.relative_to(DATA))
+    expected = load_profile(path)
+    assert (found.names, found.kinds) == (expected.names, expected.kinds)
+    for name in ("resources", "servers", "sizes"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    assert [row.tolist() for row in found.dependencies] == [
+        row.tolist() for row in expected.dependencies
+    ]
+    for name in ("work", "start", "end"):
+        left, right = getattr(found, name), getattr(expected, name)
+        np.testing.assert_allclose(left, right, rtol=0, atol=1.001e-9, err_msg=name)
+    left, right = (p.metadata.model_dump(exclude={"calibration"}) for p in (found, expected))
+    assert left == right
+    left, right = (p.metadata.calibration.model_dump() for p in (found, expected))
+    for name, value in right.items():
+        assert left[name] == pytest.approx(value, rel=1e-9), name
+
+
+# --- plausibility ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def profiles() -> dict[tuple[str, int], Profile]:
+    """The profiled jobs by network and batch size."""
+    loaded = [load_profile(path) for path in PROFILES]
+    return {(p.metadata.dnn, p.metadata.batch_size): p for p in loaded}
+
+
+def test_there_are_data() -> None:
+    """The tests below look at every file: they would pass if there were none."""
+    assert len(PROFILES) >= 2
+    assert len(MEASUREMENTS) >= 2
+    assert len(STEPS) == len(MEASUREMENTS)
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
+def test_profiles_are_plausible(path: Path) -> None:
+    """Each parameter moves as four bytes in each direction; nothing takes longer than the step.
+
+    What the links carried does not exceed their rate, nor what the CPUs did their cores.
+    """
+    profile = load_profile(path)
+    known = profile.metadata
+    assert path.parent.name == known.platform
+    assert path.name == f"{known.dnn}_b{known.batch_size}.profile.json.gz"
+    assert known.parameters is not None
+    moved = np.array([profile.bytes_moved(resource) for resource in (DOWNLINK, UPLINK)])
+    assert moved == pytest.approx(4 * known.parameters, rel=0.01)
+    step_time = profile.step_times.mean()
+    assert (8.0 * moved / step_time < known.link_rate).all()
+    work = profile.work.sum(axis=1).mean()
+    assert work / step_time < known.worker_cores + known.server_cores
+    assert profile.steps >= 10
+    assert profile.step_times.std() < 0.1 * step_time
+
+
+@pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.name)
+def test_runs_are_plausible(path: Path, profiles: dict[tuple[str, int], Profile]) -> None:
+    """W workers make no more steps than W times one worker, but for noise, nor than the link lets.
+
+    Two runs of one job in the same place differed by 6 %, which is taken for the noise.
+    """
+    runs = load_measurements(path)
+    assert set(runs["platform"]) == {path.stem}
+    assert runs["examples_per_s"].to_numpy() == pytest.approx(
+        (runs["steps_per_s"] * runs["batch_size"]).to_numpy(), rel=1e-3
+    )
+    assert runs["steps_per_s"].to_numpy() == pytest.approx(
+        (runs["steps"] / runs["measured_s"]).to_numpy(), rel=1e-3
+    )
+    for (dnn, batch_size), job in runs.groupby(["dnn", "batch_size"]):
+        alone = job.loc[job["workers"] == 1, "steps_per_s"].mean()
+        assert (job["steps_per_s"] <= 1.06 * job["workers"] * alone).all()
+        profile = profiles[dnn, batch_size]
+        for resource in (DOWNLINK, UPLINK):
+            rate = 8.0 * profile.bytes_moved(resource) * job["steps_per_s"]
+            assert (rate <= job["parameter_servers"] * profile.metadata.link_rate).all()
+
+
+@pytest.mark.parametrize("path", STEPS, ids=lambda path: path.name)
+def test_steps_are_those_of_the_runs(path: Path) -> None:
+    """Every run has its steps, one after the other, and they give its throughput."""
+    steps = load_steps(path)
+    runs = load_measurements(path.with_name(path.name.replace(".steps.csv.gz", ".csv")))
+    by_run = {run: rows for run, rows in steps.groupby(list(RUN))}
+    assert set(by_run) == set(runs[list(RUN)].itertuples(index=False, name=None))
+    for run in runs.to_dict("records"):
+        own = by_run[tuple(run[name] for name in RUN)]
+        assert own["worker"].nunique() == run["workers"]
+        start, end = steps_of_run(own)
+        assert np.nanmin(start) == 0.0
+        assert not (start[:, 1:] < end[:, :-1] - 1e-9).any(), "steps of a worker overlap"
+        first, last = measurement_window(start, end, WARM_UP)
+        assert (first, last - first) == pytest.approx(
+            (run["warm_up_s"], run["measured_s"]), abs=1e-3
+        )
+        found = run_throughput(start, end, WARM_UP)
+        stored = (run["steps_per_s"], run["steps_per_s_low"], run["steps_per_s_high"])
+        assert found == pytest.approx(stored, abs=1e-5)
+
+
+def test_raw_streams_are_a_table() -> None:
+    """The frames of the packet capture, which no table is made from yet, can be read."""
+    for path in DATA.glob("raw/*/streams.csv.gz"):
+        frames = pd.read_csv(path)
+        assert len(frames) > 100
+        assert frames.notna().all(axis=None)
