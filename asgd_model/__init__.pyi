@@ -21,6 +21,7 @@ from .profile import Profile as Profile
 from .profile import load_profile as load_profile
 from .profile import save_profile as save_profile
 from .simulator import SimulationResult as SimulationResult
+from .simulator import compare as compare
 from .simulator import profile_trace as profile_trace
 from .simulator import replicate as replicate
 from .simulator import simulate as simulate

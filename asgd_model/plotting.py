@@ -351,6 +351,77 @@ def step_times(measured: pd.DataFrame, simulated: pd.DataFrame, ax: Axes | None 
     return ax
 
 
+def gains(comparison: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how much faster variants of a cluster are than the first one, against its size.
+
+    Parameters
+    ----------
+    comparison : DataFrame
+        From `asgd_model.compare`; bars are the 95 % intervals of the mean gains.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 3.6), layout="constrained")[1]
+    reference = comparison["variant"].iloc[0]
+    ax.axhline(0.0, color="grey", linewidth=1, label=reference)
+    others = comparison[comparison["variant"] != reference].groupby("variant", sort=False)
+    for index, (variant, curve) in enumerate(others):
+        margin = [curve["gain"] - curve["gain_low"], curve["gain_high"] - curve["gain"]]
+        ax.errorbar(
+            curve["workers"] + 0.06 * (index - 0.5 * (len(others) - 1)),
+            100.0 * curve["gain"],
+            yerr=100.0 * np.array(margin),
+            fmt=_STYLES[index % len(_STYLES)],
+            marker=".",
+            color=_COLOURS[index % len(_COLOURS)],
+            capsize=2,
+            label=variant,
+        )
+    ax.set_xlabel("workers")
+    ax.set_ylabel("gain in throughput (%)")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    sns.despine(ax=ax)
+    return ax
+
+
+def staleness(distribution: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how often gradients miss how many updates, for each number of workers.
+
+    Parameters
+    ----------
+    distribution : DataFrame
+        From `asgd_model.staleness_distribution`.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 3.2), layout="constrained")[1]
+    for index, (workers, bars) in enumerate(distribution.groupby("workers")):
+        ax.plot(
+            bars["staleness"],
+            100.0 * bars["fraction"],
+            _STYLES[index % len(_STYLES)],
+            marker="o",
+            color=_COLOURS[index % len(_COLOURS)],
+            label=f"{workers} workers",
+        )
+    ax.set_xlabel("updates by others that a gradient misses")
+    ax.set_ylabel("steps (%)")
+    ax.set_ylim(bottom=0.0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize="small")
+    sns.despine(ax=ax)
+    return ax
+
+
 def save(figure: Figure, table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a figure as PNG and SVG, and what it shows as CSV, all with the same stem.
 

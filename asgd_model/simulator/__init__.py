@@ -1,6 +1,6 @@
 """The fine-grained model: a fluid discrete-event simulation of the step graph."""
 
-from asgd_model.simulator.replications import predict, replicate, throughput_interval
+from asgd_model.simulator.replications import compare, predict, replicate, throughput_interval
 from asgd_model.simulator.results import SimulationResult, staleness_distribution
 from asgd_model.simulator.simulation import Simulation, simulate
 from asgd_model.simulator.trace import profile_trace, simulation_trace, synthetic_profile
@@ -8,6 +8,7 @@ from asgd_model.simulator.trace import profile_trace, simulation_trace, syntheti
 __all__ = [
     "Simulation",
     "SimulationResult",
+    "compare",
     "predict",
     "profile_trace",
     "replicate",

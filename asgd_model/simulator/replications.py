@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,74 @@ def throughput_interval(results: Sequence[SimulationResult]) -> tuple[float, flo
     throughput = np.array([result.steps_per_s for result in results])
     low, high = np.quantile(throughput, QUANTILES)
     return float(throughput.mean()), float(low), float(high)
+
+
+def compare(
+    profile: Profile,
+    variants: Mapping[str, Sequence[Cluster]],
+    *,
+    replications: int = 20,
+    steps: int = 20,
+    warm_up: int = 2,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How much faster a job is on some clusters than on others, run by run.
+
+    The same runs, with the same steps drawn and the same starts, are simulated for every variant
+    of a cluster (common random numbers): what differs is the variant alone.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    variants : mapping of str to sequence of Cluster
+        Clusters by the name of the variant. All variants have clusters of the same numbers of
+        workers and servers, in the same order; the first one is what the others are compared to.
+    replications, steps, warm_up, seed
+        As for `replicate`; at least 2 replications.
+
+    Returns
+    -------
+    DataFrame
+        One row per variant and cluster: `variant`, `workers`, `servers`, `steps_per_s` (mean),
+        `gain` (mean over the runs of the throughput over that of the first variant, minus 1) and
+        its 95 % interval `gain_low` to `gain_high` (Student's t over the runs).
+
+    Raises
+    ------
+    InputError
+        If there are no variants, their clusters do not match or there are too few replications.
+    """
+    import pandas as pd
+    from scipy.stats import t
+
+    sizes = {tuple((len(c.workers), len(c.servers)) for c in some) for some in variants.values()}
+    if len(sizes) != 1:
+        expected = "clusters of the same numbers of workers and servers in every variant"
+        raise InputError("compare", sorted(sizes) or "none", expected, field="variants")
+    if replications < 2:
+        raise InputError("compare", replications, "at least 2", field="replications")
+
+    def runs(cluster: Cluster) -> list[float]:
+        results = replicate(profile, cluster, replications, steps=steps, warm_up=warm_up, seed=seed)
+        return [result.steps_per_s for result in results]
+
+    throughput = np.array([[runs(c) for c in clusters] for clusters in variants.values()])
+    gain = throughput / throughput[0] - 1.0
+    margin = t.ppf(0.975, replications - 1) * gain.std(axis=2, ddof=1) / np.sqrt(replications)
+    names = np.repeat(list(variants), throughput.shape[1])
+    workers, servers = np.array(list(sizes.pop()) * len(variants)).T
+    return pd.DataFrame(
+        {
+            "variant": names,
+            "workers": workers,
+            "servers": servers,
+            "steps_per_s": throughput.mean(axis=2).ravel(),
+            "gain": gain.mean(axis=2).ravel(),
+            "gain_low": (gain.mean(axis=2) - margin).ravel(),
+            "gain_high": (gain.mean(axis=2) + margin).ravel(),
+        }
+    )
 
 
 def predict(

@@ -15,7 +15,7 @@ from asgd_model.errors import InputError
 from asgd_model.ordering import tac, tic
 from asgd_model.predict import predict
 from asgd_model.profile import DOWNLINK, UPLINK, Profile
-from asgd_model.simulator import simulate
+from asgd_model.simulator import compare, replicate, simulate
 from asgd_model.simulator.step_graph import MESSAGE_BYTES
 
 from .jobs import MB, Job, cluster, first_step
@@ -235,3 +235,45 @@ def test_tac_needs_a_platform(values: dict[str, float]):
     """Times cannot be had from a rate or a speed of nothing."""
     with pytest.raises(InputError, match=f"{next(iter(values))}: .* a number above 0"):
         tac(layers(2), **values)
+
+
+def test_comparison_of_equal_runs():
+    """Nothing but the variant differs: 8 s and 5 s steps are a gain of 60 % in every run.
+
+    The reference gains nothing. With one worker alone nothing is random.
+    """
+    profile = layers(4)
+    variants = {order: [cluster(order=order)] for order in ("fifo", "tac", "tic")}
+    table = compare(profile, variants, replications=3)
+    assert table["variant"].tolist() == ["fifo", "tac", "tic"]
+    assert table["gain"].tolist() == pytest.approx([0.0, 8 / 5 - 1, 8 / 6 - 1])
+    for column in ("gain_low", "gain_high"):
+        assert table[column].tolist() == pytest.approx(table["gain"].tolist())
+
+
+def test_comparison_is_paired():
+    """The interval is that of the ratios of runs with the same starts: Student's t by hand."""
+    profile = layers(3)
+    variants = {order: [cluster(3, order=order)] for order in ("fifo", "tac")}
+    table = compare(profile, variants, replications=4, steps=5)
+    fifo, tac_ = (
+        np.array([run.steps_per_s for run in replicate(profile, where[0], 4, steps=5)])
+        for where in variants.values()
+    )
+    ratio = tac_ / fifo - 1
+    margin = 3.182446 * ratio.std(ddof=1) / 2
+    assert margin > 0
+    assert table.loc[1, ["gain_low", "gain", "gain_high"]].tolist() == pytest.approx(
+        [ratio.mean() - margin, ratio.mean(), ratio.mean() + margin]
+    )
+
+
+def test_variants_must_match():
+    """Only clusters of the same size can be compared, and intervals need two runs."""
+    profile = layers(3)
+    with pytest.raises(InputError, match="the same numbers of workers"):
+        compare(profile, {"one": [cluster(1)], "two": [cluster(2)]})
+    with pytest.raises(InputError, match="variants: found none"):
+        compare(profile, {})
+    with pytest.raises(InputError, match="replications: found 1; expected at least 2"):
+        compare(profile, {"one": [cluster(1)]}, replications=1)
