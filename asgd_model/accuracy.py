@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asgd_model.baselines import BASELINES, fitted_sizes
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
-from asgd_model.measurements import RUN, steps_of_run
-from asgd_model.profile import Profile
+from asgd_model.measurements import RUN, load_measurements, steps_of_run
+from asgd_model.predict import predict
+from asgd_model.profile import Profile, load_profile
 from asgd_model.simulator import replicate, throughput_interval
 
 if TYPE_CHECKING:
@@ -30,8 +35,9 @@ def compare(predictions: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         One row per method and run: `method`, `workers`, `servers`, `repeat`, `measured`,
-        `predicted` (steps/s), `error` (predicted over measured, minus 1) and `covered` (whether
-        the measured throughput lies in the prediction's interval; missing without interval).
+        `predicted` (steps/s), `error` (predicted over measured, minus 1), `covered` (whether
+        the measured throughput lies in the prediction's interval; missing without interval) and
+        `fitted` (whether the method was fitted to runs of this size).
 
     Raises
     ------
@@ -59,12 +65,100 @@ def compare(predictions: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
             "predicted": table["steps_per_s"],
             "error": table["steps_per_s"] / table["measured"] - 1.0,
             "covered": covered.mask(low.isna()),
+            "fitted": [
+                workers in _fitted_sizes(method)
+                for method, workers in zip(table["method"], table["workers"], strict=True)
+            ],
         }
     )
 
 
+def compare_all(
+    folder: str | os.PathLike[str],
+    *,
+    methods: Sequence[str],
+    stand_ins: Mapping[str, str] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Set predictions against every measured run of a data folder.
+
+    Parameters
+    ----------
+    folder : path-like
+        With ``measurements/<platform>.csv`` and
+        ``profiles/<platform>/<dnn>_b<batch size>.profile.json.gz``.
+    methods : sequence of str
+        Any of `asgd_model.METHODS`.
+    stand_ins : mapping of str to str, optional
+        For platforms without profiles, the platform whose profiles are taken instead.
+    **options
+        Of `asgd_model.predict`.
+
+    Returns
+    -------
+    DataFrame
+        The rows of `compare` for every job, with `platform`, `dnn`, `batch_size` in front, and
+        `interval` and `spread`, the noise of the measurement (`noise`).
+
+    Raises
+    ------
+    InputError
+        If there are no measurements, or a file is missing or wrong.
+    """
+    import pandas as pd
+
+    data = Path(folder)
+    tables = []
+    for path in sorted((data / "measurements").glob("*.csv")):
+        profiles = data / "profiles" / (stand_ins or {}).get(path.stem, path.stem)
+        jobs = load_measurements(path).groupby(["dnn", "batch_size"], sort=False)
+        for (dnn, batch_size), measured in jobs:
+            profile = load_profile(profiles / f"{dnn}_b{batch_size}.profile.json.gz")
+            curve = predict(
+                profile,
+                sorted(measured["workers"].unique()),
+                servers=sorted(measured["parameter_servers"].unique()),
+                methods=methods,
+                measured=measured,
+                **options,
+            )
+            table = compare(curve, measured).merge(
+                noise(measured), on=["workers", "servers", "repeat"]
+            )
+            job = {"platform": path.stem, "dnn": dnn, "batch_size": batch_size}
+            tables.append(pd.DataFrame(job, index=table.index).join(table))
+    if not tables:
+        raise InputError(str(data), "no measurements", "files measurements/<platform>.csv")
+    return pd.concat(tables, ignore_index=True)
+
+
+def noise(measured: pd.DataFrame) -> pd.DataFrame:
+    """How uncertain the throughput of each run is, relative to it.
+
+    Parameters
+    ----------
+    measured : DataFrame
+        Runs of one job on one platform, from `load_measurements`.
+
+    Returns
+    -------
+    DataFrame
+        One row per run: `workers`, `servers`, `repeat`; `interval`, half the width of the run's
+        own 95 % interval; `spread`, how far the largest throughput of all repeats of the
+        configuration is above the smallest one, NaN for a single run.
+    """
+    runs = measured.rename(columns={"parameter_servers": "servers"})
+    repeats = runs.groupby(["workers", "servers"])["steps_per_s"]
+    spread = repeats.transform("max") / repeats.transform("min") - 1.0
+    width = runs["steps_per_s_high"] - runs["steps_per_s_low"]
+    return runs[["workers", "servers", "repeat"]].assign(
+        interval=width / 2.0 / runs["steps_per_s"],
+        spread=spread.where(repeats.transform("size") > 1),
+    )
+
+
 def summarize(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy of each method over the runs with more than one worker.
+    """Accuracy of each method over the runs with more than one worker that it was not fitted to.
 
     Parameters
     ----------
@@ -79,7 +173,7 @@ def summarize(comparison: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    several = comparison[comparison["workers"] > 1]
+    several = comparison[(comparison["workers"] > 1) & ~comparison["fitted"]]
     columns = ["method", "runs", "mean_abs_error", "p95_abs_error", "max_abs_error", "coverage"]
     rows = []
     for method, group in several.groupby("method", sort=False):
@@ -170,3 +264,7 @@ def replay(
         row["covered"] = row["random_low"] <= row["measured"] <= row["random_high"]
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _fitted_sizes(method: str) -> tuple[int, ...]:
+    return fitted_sizes(method) if method in BASELINES else ()

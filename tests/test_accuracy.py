@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from asgd_model.accuracy import compare, replay, summarize
+from asgd_model.accuracy import compare, compare_all, noise, replay, summarize
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
+from asgd_model.measurements import load_measurements
 from asgd_model.profile import Calibration, Profile
 from asgd_model.simulator import SimulationResult, simulate
 
 NAN = float("nan")
+DATA = Path(__file__).parents[1] / "data"
+RENO, BBR = "cpu-0.15-300mbit-reno", "cpu-0.15-300mbit-bbr"
 
 
 @pytest.fixture
@@ -103,6 +108,53 @@ def test_summarize_one_worker(predictions: pd.DataFrame, measured: pd.DataFrame)
     assert len(table) == 0
     assert table.index.name == "method"
     assert "mean_abs_error" in table
+
+
+def test_fitted_sizes_do_not_count(predictions: pd.DataFrame, measured: pd.DataFrame) -> None:
+    """Ernest has seen one, two and four workers: its errors there say nothing."""
+    curve = predictions.replace({"method": {"b": "ernest"}})
+    more = curve.tail(1).assign(workers=8, steps_per_s=6.0)
+    comparison = compare(pd.concat([curve, more]), measured)
+    fitted = comparison.query("fitted")
+    assert set(fitted["method"]) == {"ernest"}
+    assert set(fitted["workers"]) == {1, 2, 4}
+    table = summarize(comparison)
+    assert table["runs"].to_dict() == {"a": 3, "ernest": 1}
+    assert table["mean_abs_error"]["ernest"] == pytest.approx(0.2)
+
+
+# --- all runs -------------------------------------------------------------------------------
+
+
+def test_noise(measured: pd.DataFrame) -> None:
+    """Half the interval over the rate; largest over smallest repeat where there are several."""
+    rate = measured["steps_per_s"]
+    low, high = rate * [1.0, 0.9, 0.8, 1.0, 1.0], rate * [1.0, 1.1, 1.2, 1.0, 1.0]
+    table = noise(measured.assign(steps_per_s_low=low, steps_per_s_high=high))
+    assert table["repeat"].tolist() == measured["repeat"].tolist()
+    assert table["interval"].tolist() == pytest.approx([0.0, 0.1, 0.2, 0.0, 0.0])
+    assert table["spread"].tolist() == pytest.approx([NAN, 0.25, 0.25, NAN, NAN], nan_ok=True)
+
+
+def test_all_runs_are_compared() -> None:
+    """Every run of every platform has one row per method, with its own measurement."""
+    table = compare_all(DATA, methods=["queueing", "ernest"], stand_ins={BBR: RENO})
+    files = sorted((DATA / "measurements").glob("*.csv"))
+    measured = pd.concat([load_measurements(path) for path in files])
+    for method in ("queueing", "ernest"):
+        rows = table[table["method"] == method]
+        keys = ["platform", "dnn", "batch_size", "workers", "repeat"]
+        joined = rows.merge(measured, on=keys)
+        assert len(rows) == len(joined) == len(measured)
+        assert joined["measured"].tolist() == joined["steps_per_s"].tolist()
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    """A platform without profiles needs a stand-in; no measurements are no agreement."""
+    with pytest.raises(InputError, match=re.escape(BBR)):
+        compare_all(DATA, methods=["queueing"])
+    with pytest.raises(InputError, match="no measurements"):
+        compare_all(tmp_path, methods=["queueing"])
 
 
 # --- replay ---------------------------------------------------------------------------------

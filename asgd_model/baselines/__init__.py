@@ -53,3 +53,20 @@ def baseline(name: str) -> Predictor:
         raise InputError("baseline", name, f"one of {', '.join(BASELINES)}")
     predict: Predictor = import_module(f"{__name__}.{name}").predict
     return predict
+
+
+def fitted_sizes(name: str) -> tuple[int, ...]:
+    """Numbers of workers whose measurements a baseline is fitted to; none for most.
+
+    Raises
+    ------
+    InputError
+        If there is no such baseline.
+
+    Examples
+    --------
+    >>> fitted_sizes("ernest"), fitted_sizes("paleo")
+    ((1, 2, 4), ())
+    """
+    module = import_module(baseline(name).__module__)
+    return getattr(module, "SIZES", ())
