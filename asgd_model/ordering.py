@@ -18,12 +18,16 @@ first; uploads have no order in the source and leave as they become ready.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asgd_model.errors import InputError
 from asgd_model.profile import DOWNLINK, WORKER, Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def tic(profile: Profile) -> NDArray[np.int64]:
@@ -130,6 +134,31 @@ def given(profile: Profile, names: Sequence[str]) -> NDArray[np.int64]:
             raise InputError("Cluster", name, "a download of the profile", field="stream_order")
         ranks[downloads[name]] = position
     return ranks
+
+
+def compare_orders(profile: Profile) -> pd.DataFrame:
+    """The parameters of a job and where each order puts them.
+
+    Returns
+    -------
+    DataFrame
+        One row per download with content, in the order of `tac`: `name`, `bytes`, `recorded`
+        (mean position among the completions of a profiled step, from 0), `tic`, `tac`.
+    """
+    import pandas as pd
+
+    transfers, _ = _waits(profile)
+    completed = np.argsort(np.argsort(profile.end[:, transfers], axis=1, kind="stable"), axis=1)
+    table = pd.DataFrame(
+        {
+            "name": [profile.names[op] for op in transfers],
+            "bytes": profile.sizes[transfers],
+            "recorded": completed.mean(axis=0),
+            "tic": tic(profile)[transfers],
+            "tac": tac(profile)[transfers],
+        }
+    )
+    return table.sort_values("tac", ignore_index=True)
 
 
 def _waits(profile: Profile) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

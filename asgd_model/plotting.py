@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from asgd_model.files import write_bytes
 from asgd_model.profile import RESOURCES, Profile
@@ -203,6 +205,31 @@ def timeline(profile: Profile, step: int = 0, ax: Axes | None = None) -> Axes:
     sns.despine(ax=ax, left=True)
     ax.tick_params(axis="y", length=0)
     return ax
+
+
+def timelines(profiles: Mapping[str, Profile], step: int = 0) -> NDArray[np.object_]:
+    """Draw the same step of several profiles below each other, on one time axis.
+
+    Parameters
+    ----------
+    profiles : mapping of str to Profile
+        Recorded or synthetic steps by what they are called.
+    step : int
+        Index of the step in each of them.
+
+    Returns
+    -------
+    ndarray of Axes, shape (profiles,)
+    """
+    count = len(profiles)
+    axes = plt.subplots(
+        count, figsize=(8.0, 3.4 * count), sharex=True, layout="constrained", squeeze=False
+    )[1][:, 0]
+    for ax, (title, profile) in zip(axes, profiles.items(), strict=True):
+        timeline(profile, step, ax)
+        ax.set_title(title, loc="left", fontsize="medium")
+        ax.label_outer()
+    return axes
 
 
 def largest_operations(profile: Profile, count: int = 12, ax: Axes | None = None) -> Axes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asgd_model.cluster import STREAM_ORDERS, Cluster
 from asgd_model.errors import InputError
-from asgd_model.ordering import tac, tic
+from asgd_model.ordering import compare_orders, tac, tic
 from asgd_model.predict import predict
 from asgd_model.profile import DOWNLINK, UPLINK, Profile
 from asgd_model.simulator import compare, replicate, simulate
@@ -277,3 +277,18 @@ def test_variants_must_match():
         compare(profile, {})
     with pytest.raises(InputError, match="replications: found 1; expected at least 2"):
         compare(profile, {"one": [cluster(1)]}, replications=1)
+
+
+def test_orders_side_by_side():
+    """Recorded positions are means over the profiled steps; rows follow the order of TAC."""
+    profile = layers(3)
+    ends = profile.end.repeat(2, axis=0)
+    ends[0, :3], ends[1, :3] = [1.0, 2.0, 3.0], [3.0, 2.0, 1.0]
+    start = np.zeros_like(ends)
+    work = profile.work.repeat(2, axis=0)
+    table = compare_orders(replace(profile, start=start, end=ends, work=work))
+    assert table["name"].tolist() == ["op 2", "op 1", "op 0"]
+    assert table["recorded"].tolist() == [1.0, 1.0, 1.0]
+    assert table["tic"].tolist() == [0, 0, 2]
+    assert table["tac"].tolist() == [0, 1, 2]
+    assert table["bytes"].tolist() == [MB - MESSAGE_BYTES] * 3
