@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,9 @@ from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, CommunicationCost, Profile
 from asgd_model.simulator import simulate
+
+LEAST_THROTTLED_RATE = 0.1
+"""Smallest result of `throttled_rate`."""
 
 
 def link_goodput(profile: Profile) -> float:
@@ -184,25 +187,82 @@ def tracing_overhead(profile: Profile, untraced_step_times: ArrayLike) -> float:
         If there are no untraced steps, a time is not finite or not above 0, or untraced steps
         take less time than the transfers and `MOST_TRACING_OVERHEAD` explain.
     """
-    times = np.asarray(untraced_step_times, dtype=np.float64)
-    if times.size == 0 or not (np.isfinite(times) & (times > 0.0)).all():
-        expected = "finite step times above 0 s"
-        raise InputError("tracing_overhead", times.tolist(), expected, "untraced_step_times")
-    cluster = Cluster.like(profile)
-
-    def excess(overhead: float) -> float:
-        """Simulated less untraced step time, in seconds; the steps drawn are the same."""
-        calibration = cluster.calibration.model_copy(update={"tracing_overhead": overhead})
-        corrected = replace(cluster, calibration=calibration)
-        simulated = simulate(profile, corrected, steps=10 * profile.steps, warm_up=1)
-        return float(simulated.step_times.mean() - times.mean())
-
+    times = _checked_step_times("tracing_overhead", untraced_step_times)
+    excess = _excess_step_time(profile, times.mean(), "tracing_overhead")
     if excess(0.0) <= 0.0:
         return 0.0
     if excess(MOST_TRACING_OVERHEAD) > 0.0:
         expected = "step times that its transfers and less computation explain"
         raise InputError("tracing_overhead", times.mean(), expected, "untraced_step_times")
     return float(brentq(excess, 0.0, MOST_TRACING_OVERHEAD, xtol=1e-6))
+
+
+def throttled_rate(profile: Profile, untraced_step_times: ArrayLike) -> float:
+    """Part of its link's rate that a worker reaches while its computation uses its CPU up.
+
+    A CPU quota stops a node's communication together with its computation. The part is what
+    brings the simulation of one worker to the step time of one untraced worker, for a job that
+    is bound by the network, so that tracing its computations hardly matters.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of a job that is bound by the network.
+    untraced_step_times : array_like
+        Seconds of steps of the same job with one worker, not traced.
+
+    Returns
+    -------
+    float
+        1 if untraced steps take no more time than simulated ones that are not slowed down.
+
+    Raises
+    ------
+    InputError
+        If there are no untraced steps, a time is not finite or not above 0, or untraced steps
+        take more time than `LEAST_THROTTLED_RATE` explains.
+    """
+    times = _checked_step_times("throttled_rate", untraced_step_times)
+    excess = _excess_step_time(profile, times.mean(), "throttled_rate")
+    if excess(1.0) >= 0.0:
+        return 1.0
+    if excess(LEAST_THROTTLED_RATE) < 0.0:
+        expected = "step times that a throttled worker explains"
+        raise InputError("throttled_rate", times.mean(), expected, "untraced_step_times")
+    return float(brentq(excess, LEAST_THROTTLED_RATE, 1.0, xtol=1e-6))
+
+
+def newcomer_share(offset: ArrayLike, duration: ArrayLike, alone: float) -> float:
+    """Share of a bulk flow that joins another one, over that of the other.
+
+    The flow that was first sends alone for the offset and with the other one for the rest.
+
+    Parameters
+    ----------
+    offset : array_like
+        Seconds by which the second flow started later, in each of several trials.
+    duration : array_like
+        Seconds that the first flow took, in the same trials.
+    alone : float
+        Seconds that it takes without the other.
+
+    Returns
+    -------
+    float
+        Mean over the trials, at most 1.
+
+    Raises
+    ------
+    InputError
+        If there are no trials or in one of them the flows did not meet.
+    """
+    later = np.asarray(offset, dtype=np.float64)
+    took = np.asarray(duration, dtype=np.float64)
+    if later.size == 0 or not ((later >= 0.0) & (later < alone) & (took > alone)).all():
+        expected = f"offsets below and durations above {alone} s"
+        raise InputError("newcomer_share", [later.tolist(), took.tolist()], expected)
+    first = (alone - later) / (took - later)
+    return float(min(((1.0 - first) / first).mean(), 1.0))
 
 
 def share_spread(throughputs: ArrayLike) -> float:
@@ -228,6 +288,28 @@ def share_spread(throughputs: ArrayLike) -> float:
         expected = "finite rates above 0 of two flows or more"
         raise InputError("share_spread", rates.tolist(), expected, "throughputs")
     return float(np.log(rates).std(ddof=1))
+
+
+def _checked_step_times(where: str, step_times: ArrayLike) -> NDArray[np.float64]:
+    times = np.asarray(step_times, dtype=np.float64)
+    if times.size == 0 or not (np.isfinite(times) & (times > 0.0)).all():
+        expected = "finite step times above 0 s"
+        raise InputError(where, times.tolist(), expected, "untraced_step_times")
+    return times
+
+
+def _excess_step_time(profile: Profile, step_time: float, field: str) -> Callable[[float], float]:
+    """Simulated less measured step time of one worker, by the value of a calibration field."""
+    cluster = Cluster.like(profile)
+
+    def excess(value: float) -> float:
+        calibration = cluster.calibration.model_copy(update={field: value})
+        corrected = replace(cluster, calibration=calibration)
+        # The steps drawn are the same for every value.
+        simulated = simulate(profile, corrected, steps=10 * profile.steps, warm_up=1)
+        return float(simulated.step_times.mean() - step_time)
+
+    return excess
 
 
 def _tensors(profile: Profile) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,13 @@ class Calibration(BaseModel):
         default=1.0,
         gt=0.0,
         le=1.0,
-        description="share of a connection that joins a busy link, over that of those there",
+        description="share of a connection that joins those on a server's sending link, over theirs",
+    )
+    throttled_rate: float = Field(
+        default=1.0,
+        gt=0.0,
+        le=1.0,
+        description="part of its link's rate that a worker reaches while its CPU is short",
     )
 
 
@@ -170,6 +176,25 @@ class Profile:
         longest: NDArray[np.float64] = self.end.max(axis=1)
         return longest
 
+    def recalibrated(self, **values: Any) -> Profile:
+        """The same profile with other values in its calibration.
+
+        Parameters
+        ----------
+        **values
+            Fields of `Calibration`.
+
+        Raises
+        ------
+        InputError
+            If there is no such field, or the value is out of range.
+        """
+        known = self.metadata.calibration
+        calibration = validate(Calibration, {**known.model_dump(), **values}, "calibration")
+        return replace(
+            self, metadata=self.metadata.model_copy(update={"calibration": calibration})
+        )
+
     def bytes_moved(self, resource: int) -> int:
         """Bytes that one step moves over `resource` (`DOWNLINK` or `UPLINK`)."""
         return int(self.sizes[self.resources == resource].sum())
@@ -209,6 +234,29 @@ class Profile:
                 }
             )
         return pd.DataFrame(rows).set_index("resource")
+
+    def overlap(self) -> pd.DataFrame:
+        """How long each step transferred, computed, and did both at once.
+
+        Returns
+        -------
+        DataFrame
+            One row per profiled step, in seconds: `step_s`, its length; `transferring_s`, in
+            which a transfer of at least a byte was open; `computing_s`, in which the worker
+            computed; `both_s`.
+        """
+        import pandas as pd
+
+        transfers = np.isin(self.resources, (DOWNLINK, UPLINK)) & (self.sizes > 0)
+        computations = self.resources == WORKER
+        rows = []
+        for start, end, length in zip(self.start, self.end, self.step_times, strict=True):
+            transferring, computing, either = (
+                _covered(start[chosen], end[chosen])
+                for chosen in (transfers, computations, transfers | computations)
+            )
+            rows.append((length, transferring, computing, transferring + computing - either))
+        return pd.DataFrame(rows, columns=["step_s", "transferring_s", "computing_s", "both_s"])
 
     def to_frame(self, step: int = 0) -> pd.DataFrame:
         """The operations of one profiled step, one row each, in order of their start.
@@ -424,6 +472,16 @@ def _check(profile: Profile) -> None:
             field = f"ops.dependencies[{index}]"
             raise InputError(where, row.tolist(), f"indices from 0 to {ops - 1}", field=field)
     profile.topological_order  # noqa: B018 - raises for a cycle
+
+
+def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
+    """Length of the union of intervals."""
+    if len(start) == 0:
+        return 0.0
+    order = np.argsort(start)
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    gaps = np.maximum(start[1:] - reach[:-1], 0.0).sum()
+    return float(reach[-1] - start[0] - gaps)
 
 
 def _refuse(

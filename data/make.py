@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,8 @@ from asgd_model.calibration import (
     communication_cost,
     fit_stream_window,
     link_goodput,
-    share_spread,
+    newcomer_share,
+    throttled_rate,
     tracing_overhead,
 )
 from asgd_model.files import write_bytes
@@ -23,16 +23,13 @@ from asgd_model.tensorflow_trace import read_run_metadata
 
 DATA = Path(__file__).parent
 SAMPLE = DATA / "raw" / "cpu-0.15-300mbit"
+BULK = DATA / "raw" / "bulk-0.15-300mbit" / "two_flows.csv"
 PLATFORMS = {"reno-256kb": "cpu-0.15-300mbit-reno", "bbr-1mb": "cpu-0.15-300mbit-bbr"}
 PROFILED = "reno-256kb"  # the transport on which the single worker was traced
 WARM_UP = 2
 DATE = "2026-12-01"
 FRAMEWORK = "TensorFlow 2.21.0"
-
-# Eight bulk flows at a time through one link of the platform shared 285 Mbit/s, the slowest
-# with 33, the fastest with 45; only these three figures are known. A normal sample of 8 spreads
-# over 2.85 standard deviations on average (Tippett 1925).
-SHARES = 285 / 8 + (45 - 33) / 2.85 * np.array([-1.0, 1.0]) / np.sqrt(2)
+NETWORK_BOUND = "alexnet"
 
 
 def traces(dnn: str, metadata: Metadata) -> Profile:
@@ -89,6 +86,24 @@ def make_measurements(runs: pd.DataFrame, steps: pd.DataFrame, folder: Path) -> 
         write_csv(own[columns], folder / f"{platform}.steps.csv.gz")
 
 
+def one_worker_step_times(steps: pd.DataFrame, dnn: str) -> pd.Series:
+    """Seconds of the steps of the untraced single worker."""
+    own = steps.query(
+        "transport == @PROFILED and workers == 1 and traced == 0 and dnn == @dnn"
+        " and step >= @WARM_UP"
+    )
+    return own["end"] - own["start"]
+
+
+def bulk_newcomer_share() -> float:
+    """Share of the second of two bulk flows, over all downloads that met."""
+    trials = pd.read_csv(BULK).pivot(index=["run", "step"], columns="worker")
+    offset = trials["start"][1] - trials["start"][0]
+    first = trials["download"][0]
+    met = (offset < first) & (offset < 0.9 * first.min())
+    return newcomer_share(offset[met], first[met], first.min())
+
+
 def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame, folder: Path) -> None:
     """Write the profiles: the traced steps, with what one worker tells of the platform."""
     alone = runs.query("transport == @PROFILED and workers == 1 and traced == 0").set_index("dnn")
@@ -112,15 +127,13 @@ def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame, folder: Path) -> None
         )
         for dnn in ("alexnet", "googlenet")
     }
+    untraced = {dnn: one_worker_step_times(steps, dnn) for dnn in plain}
     server_cpu = [alone.loc[dnn, "server_cores"] / alone.loc[dnn, "steps_per_s"] for dnn in plain]
     cost = communication_cost(list(plain.values()), server_cpu)
-    goodput = link_goodput(plain["alexnet"])
+    goodput = link_goodput(plain[NETWORK_BOUND])
+    known_profiles = {}
     for dnn, profile in plain.items():
-        untraced = steps.query(
-            "transport == @PROFILED and workers == 1 and traced == 0 and dnn == @dnn"
-            " and step >= @WARM_UP"
-        )
-        known = plain[dnn].metadata.model_copy(
+        known = profile.metadata.model_copy(
             update={
                 "link_rate": round(goodput, -5),
                 "stream_window": fit_stream_window(profile, goodput),
@@ -129,19 +142,19 @@ def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame, folder: Path) -> None
                     worker_receive=cost,
                     server_send=cost,
                     server_receive=cost,
-                    share_spread=round(share_spread(SHARES), 3),
+                    newcomer_share=round(bulk_newcomer_share(), 3),
                 ),
             }
         )
-        traced = traces(dnn, known)
-        overhead = round(tracing_overhead(traced, untraced.end - untraced.start), 4)
-        known = known.model_copy(
-            update={
-                "calibration": known.calibration.model_copy(update={"tracing_overhead": overhead})
-            }
-        )
+        known_profiles[dnn] = traces(dnn, known)
+    rate = throttled_rate(known_profiles[NETWORK_BOUND], untraced[NETWORK_BOUND])
+    for dnn, profile in known_profiles.items():
+        throttled = profile.recalibrated(throttled_rate=round(rate, 3))
+        overhead = round(tracing_overhead(throttled, untraced[dnn]), 4)
+        known_profile = throttled.recalibrated(tracing_overhead=overhead)
+        known = known_profile.metadata
         name = f"{dnn}_b{known.batch_size}.profile.json.gz"
-        save_profile(replace(traced, metadata=known), folder / PLATFORMS[PROFILED] / name)
+        save_profile(known_profile, folder / PLATFORMS[PROFILED] / name)
 
 
 def main(target: Path = DATA) -> None:

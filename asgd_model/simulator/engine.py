@@ -143,6 +143,7 @@ _RESOURCE = np.dtype(
         ("load", np.float64),  # what its users take at their present rates
         ("used", np.float64),
         ("users", np.int64),  # slots that are active on it
+        ("short", np.bool_),  # whether it held somebody back
         ("queued", np.bool_),  # for its level to be looked at
         ("changed", np.bool_),
     ]
@@ -176,6 +177,7 @@ class _State(NamedTuple):
     """Everything that changes during a run."""
 
     slots: NDArray[np.void]  # (slots,)
+    limit: NDArray[np.float64]  # (slots,): highest rate
     usage: NDArray[np.float64]  # (slots, 4): use of each resource per unit of rate
     weight: NDArray[np.float64]  # (slots, 4): share of a short resource relative to the others'
     event_list: NDArray[np.int64]  # binary heap of slots by finish time
@@ -211,6 +213,7 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
         computations[layout.workers + server] = updates * layout.workers
     state = _State(
         slots=np.zeros(slots, dtype=_SLOT),
+        limit=layout.limit.copy(),
         usage=np.zeros((slots, 4)),
         weight=np.ones((slots, 4)),
         event_list=np.zeros(slots, dtype=np.int64),
@@ -220,7 +223,7 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
         member_place=np.zeros((slots, 4), dtype=np.int64),
         pending=np.zeros(len(layout.capacity), dtype=np.int64),
         changed=np.zeros(len(layout.capacity), dtype=np.int64),
-        touched=np.zeros(slots + 2, dtype=np.int64),
+        touched=np.zeros(2 * slots + 2, dtype=np.int64),
         demand=np.zeros(slots),
         waiting=np.zeros((layout.workers, ops), dtype=np.int64),
         stream_left=np.zeros((layout.workers, ops)),
@@ -259,7 +262,7 @@ class Options(NamedTuple):
         Use of resources counts from when every worker has ended this many steps.
     stop_at_first : bool
         End with the first worker that has ended all its steps, else with the last.
-    newcomer_share, share_spread : float
+    newcomer_share, share_spread, throttled_rate : float
         See `asgd_model.profile.Calibration`.
     """
 
@@ -269,6 +272,7 @@ class Options(NamedTuple):
     stop_at_first: bool
     newcomer_share: float
     share_spread: float
+    throttled_rate: float
 
 
 def run(
@@ -381,7 +385,7 @@ def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
                 running -= 1
                 if options.stop_at_first:
                     break
-        if not _update_rates(layout, state, now):
+        if not _update_rates(layout, state, now, options, rng):
             return _UNSETTLED, now, window_start, count
     _account_all(layout, state, now)
     return _DONE, now, window_start, count
@@ -641,6 +645,7 @@ def _next_stream(layout, graph, state, connection, now, options, rng):
         state.usage[connection, 2 + end] = use
     if not takes_over:
         _draw_weight(layout, state, connection, direction, options, rng)
+        _limit_connection(layout, state, connection, direction, options)
     _activate(layout, state, connection, worker, op, turn, now)
 
 
@@ -648,21 +653,65 @@ def _next_stream(layout, graph, state, connection, now, options, rng):
 def _draw_weight(layout, state, connection, direction, options, rng):
     """Weigh a connection that starts to send against those that share its server's link.
 
-    Connections that were there first may keep more than an even share, and shares scatter. The
-    weight holds on both links, as max-min fairness needs it to.
+    Shares scatter, and on a server's sending link, where connections queue within the sender,
+    those that were there first keep more than an even share. The weight holds on both links, as
+    max-min fairness needs it to.
     """
     if options.newcomer_share == 1.0 and options.share_spread == 0.0:
         return
     weight = 1.0
-    if options.newcomer_share < 1.0:
-        link = layout.slot_resources[connection, direction]
+    if direction == 0 and options.newcomer_share < 1.0:
+        best = 0.0
+        link = layout.slot_resources[connection, 0]
         first = layout.member_offsets[link]
         for slot in state.members[first : first + state.resources[link].users]:
-            weight = min(weight, options.newcomer_share * state.weight[slot, direction])
+            if slot != connection:
+                best = max(best, state.weight[slot, 0])
+        if best > 0.0:
+            weight = options.newcomer_share * best
     # On a link that is never idle, weights would otherwise sink without end.
     weight = max(weight, LEAST_WEIGHT) * np.exp(options.share_spread * rng.normal(0.0, 1.0))
     state.weight[connection, 0] = weight
     state.weight[connection, 1] = weight
+
+
+@_inner
+def _throttle(layout, state, options, rng):
+    """Let connections feel that the CPU of their worker has become short, or is no longer.
+
+    A worker whose computation uses its CPU up reads and writes in what time is left: it reaches
+    a part of its link's rate only, and leaves its place in the server's queue to the others.
+    """
+    last_worker = 3 * layout.workers
+    for position in range(state.counts[0].changed):
+        resource = state.changed[position]
+        if resource >= last_worker or resource % 3 != CPU:
+            continue
+        users = state.resources[resource]
+        short = users.level < np.inf
+        if short == users.short:
+            continue
+        users.short = short
+        first = layout.member_offsets[resource]
+        for slot in state.members[first : first + users.users]:
+            if slot < layout.thread_offsets[0]:
+                direction = (slot // layout.servers) % 2
+                _limit_connection(layout, state, slot, direction, options)
+                if short:
+                    _draw_weight(layout, state, slot, direction, options, rng)
+                for used in layout.slot_resources[slot]:
+                    _queue_resource(state, used)
+                _touch(state, slot)
+
+
+@_inner
+def _limit_connection(layout, state, connection, direction, options):
+    """Limit a connection to a part of its worker's link while the worker's CPU is short."""
+    worker = connection // (2 * layout.servers)
+    state.limit[connection] = np.inf
+    if state.resources[3 * worker + CPU].short:
+        link = 3 * worker + (RECEIVE if direction == 0 else SEND)
+        state.limit[connection] = options.throttled_rate * layout.capacity[link]
 
 
 # --- activities -----------------------------------------------------------------------------
@@ -769,12 +818,16 @@ def _account_all(layout, state, now):
 
 
 @_inner
-def _update_rates(layout, state, now):
+def _update_rates(layout, state, now, options, rng):
     """Share resources anew where slots changed; return whether the levels settled."""
     counts = state.counts[0]
     if counts.pending > 0:
         if not _settle(layout, state):
             return False
+        if options.newcomer_share < 1.0 or options.throttled_rate < 1.0:
+            _throttle(layout, state, options, rng)
+            if not _settle(layout, state):
+                return False
         for position in range(counts.changed):
             resource = state.changed[position]
             state.resources[resource].changed = False
@@ -910,7 +963,7 @@ def _fair_level(layout, state, resource):
 @_inner
 def _allowed_rate(layout, state, slot, without):
     """Rate at which a slot may run if the resource `without` does not hold it back."""
-    rate = layout.limit[slot]
+    rate = state.limit[slot]
     for column in range(4):
         resource = layout.slot_resources[slot, column]
         if resource >= 0 and resource != without and state.usage[slot, column] > 0.0:

@@ -76,12 +76,48 @@ def test_newcomers_get_the_smaller_share():
 
 
 def test_shares_of_three_newcomers():
-    """Each newcomer gets half of the lowest share present: 4/7, 2/7 and 1/7."""
+    """Each newcomer gets half of the highest share present: 1/2, 1/4 and 1/4."""
     profile = chain(download=MB, work=0.0, upload=1000)
     ends = first_step(profile, cluster(3, newcomer_share=0.5), starts=[0.0, 1e-9, 2e-9])
-    first = 7 / 4
-    second = first + (1 - first * 2 / 7) * 3 / 2
-    assert ends[:, 0] == pytest.approx([first, second, 3.0])
+    assert ends[:, 0] == pytest.approx([2.0, 3.0, 3.0])
+
+
+def test_newcomers_share_evenly_on_the_way_up():
+    """Uploads meet in the network, not in one sender's queue: nobody is there first."""
+    profile = chain(download=1000, work=0.0, upload=MB)
+    ends = first_step(profile, cluster(2, newcomer_share=0.5), starts=[0.0, 0.4])
+    first = 0.4 + 2 * 0.6
+    assert ends[:, -1] == pytest.approx([first, 2.0], rel=0.01)
+
+
+def test_a_throttled_worker_reaches_a_part_of_its_link():
+    """`Calibration.throttled_rate`: half of the rate while it computes, all of it afterwards.
+
+    An upload of 1 MB on 1 MB/s begins together with a computation of 1 s on half a core.
+    """
+    job = Job()
+    job.upload(MB)
+    job.compute(0.5)
+    ends = first_step(job.profile(), cluster([node(cores=0.5)], throttled_rate=0.5))
+    assert ends[0] == pytest.approx([1.5, 1.0])
+
+
+def test_a_throttled_worker_loses_its_place():
+    """A worker whose CPU becomes short while it downloads is a newcomer from then on.
+
+    Worker 0 receives 1 MB, 0.5 MB of it alone and the rest at 2/3 of the link. Its computation
+    begins, and it goes on at 1/3. So does worker 1 as soon as it has its first 1 MB.
+    """
+    job = Job()
+    job.compute(4.0, job.download(MB))
+    job.download(2 * MB)
+    ends = first_step(
+        job.profile(),
+        cluster([node(cores=0.5), node(cores=0.5)], newcomer_share=0.5),
+        starts=[0.0, 0.5],
+    )
+    assert ends[:, 0] == pytest.approx([1.25, 2.375])
+    assert ends[:, 2] == pytest.approx([4.8125, 6.0])
 
 
 def test_newcomers_stay_comparable_on_a_link_that_is_never_idle():
