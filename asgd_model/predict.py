@@ -76,7 +76,7 @@ def predict(
     ... )
     >>> curve = asgd_model.predict(profile, [1, 8], methods=["queueing"])
     >>> curve[["workers", "steps_per_s"]].round(2).values.tolist()
-    [[1.0, 0.19], [8.0, 1.1]]
+    [[1.0, 0.18], [8.0, 0.96]]
     """
     import pandas as pd
 
