@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.image import imread
 
 import asgd_model
 from asgd_model import cli, pipeline
@@ -340,6 +342,95 @@ def test_errors_are_short(
     assert (found, out) == (status, "")
     assert err.strip()
     assert "Traceback" not in err
+
+
+def test_predictions_from_the_shipped_profile(
+    command: Command, alexnet_path: Path, tmp_path: Path
+) -> None:
+    """From a real profile to a table in each format and a plot: the numbers of the library."""
+    arguments = ("predict", alexnet_path, "--workers", "1-4", "--replications", 3)
+    methods = ("simulation", "queueing", "cynthia")
+    expected = asgd_model.predict(
+        load_profile(alexnet_path), range(1, 5), methods=methods, replications=3
+    )
+    arguments = (*arguments, "--methods", ",".join(methods))
+    plot = tmp_path / "x.png"
+    status, out, err = command(*arguments, "--format", "csv", "--plot", plot)
+    assert (status, err) == (0, "")
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(out)), expected)
+    height, width, channels = imread(plot).shape
+    assert height > 300
+    assert width > 400
+    assert channels in (3, 4)
+    status, out, err = command(*arguments, "--format", "json")
+    assert (status, err) == (0, "")
+    rows = json.loads(out)
+    assert [row["workers"] for row in rows] == [1, 2, 3, 4] * 3
+    assert [row["steps_per_s"] for row in rows] == pytest.approx(expected["steps_per_s"].tolist())
+    assert rows[-1]["server_cpu"] is None, "what a method does not say is null"
+    status, out, err = command(*arguments, "--format", "table")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split()[:4] == ["method", "workers", "servers", "steps_per_s"]
+    assert len(lines) == 13
+    assert lines[1].split()[:2] == ["simulation", "1"]
+    assert float(lines[1].split()[3]) == pytest.approx(expected["steps_per_s"][0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--servers", 0), "Cluster: servers: found 0; expected an integer from 1"),
+        (("--methods", "magic"), "predict: methods: found magic; expected one of simulation"),
+        (("--methods", ""), "predict: methods: found ; expected one of simulation"),
+        (("--stream-order", "lifo"), "Cluster: stream_order: found lifo; expected one of profile"),
+        (("--worker-cores", "nan"), "Node: cores: found nan; expected a finite number above 0"),
+        (("--server-cores", -1), "Node: cores: found -1.0; expected a finite number above 0"),
+        (("--window", 0), "Cluster: stream_window: found 0; expected None or a number of bytes"),
+        (("--seed", -1), "replicate: seed: found -1; expected an integer of at least 0"),
+        (("--replications", 0), "replicate: replications: found 0; expected an integer of at l"),
+        (("--methods", "ernest"), "ernest: found no measurements; expected measurements of"),
+    ],
+)
+def test_impossible_predictions_are_refused(
+    command: Command, alexnet_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    """What the library refuses is one line of standard error and status 2."""
+    status, out, err = command("predict", alexnet_path, "--workers", 2, *options)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"asgd-model: {message}")
+
+
+def test_a_damaged_profile_is_refused(command: Command, alexnet_path: Path, tmp_path: Path) -> None:
+    """Half a file is named, as are the field and the value of one that was changed."""
+    path = tmp_path / "a.profile.json.gz"
+    path.write_bytes(alexnet_path.read_bytes()[:5000])
+    status, out, err = command("predict", path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"asgd-model: {path}: found damaged gzip data")
+    document = json.loads(gzip.decompress(alexnet_path.read_bytes()))
+    document["metadata"]["link_rate"] = 0
+    path.write_text(json.dumps(document))
+    status, out, err = command("predict", path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err == (f"asgd-model: {path}: metadata.link_rate: found 0; expected greater than 0\n")
+
+
+def test_from_traces_to_predictions(command: Command, alexnet: Profile, tmp_path: Path) -> None:
+    """Raw traces become the profile that the project comes with, and that one predictions."""
+    target = tmp_path / "job.profile.json.gz"
+    known = alexnet.metadata.model_dump(mode="json", exclude_none=True)
+    (tmp_path / "job.json").write_text(json.dumps(known))
+    options = ("--metadata", tmp_path / "job.json", "--output", target)
+    status, out, _ = command("convert", TRACES[0].parent, *options)
+    assert (status, out) == (0, f"{target}: {alexnet}\n")
+    made = load_profile(target)
+    assert made.metadata == alexnet.metadata
+    assert made.names == alexnet.names
+    np.testing.assert_allclose(made.work, alexnet.work, rtol=0, atol=1.001e-9)
+    status, out, err = command("predict", target, "--workers", 2, "--methods", "queueing")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[1].split()[:3] == ["queueing", "2", "1"]
 
 
 def test_module_is_the_command() -> None:
