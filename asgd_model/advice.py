@@ -103,8 +103,8 @@ def advise(
     DataFrame
         One row per change, the largest gain first: `change`; `now` and `then`, the throughput in
         examples/s without and with it, mean of the replications; `gain`, the mean of then over
-        now, minus 1; `margin`, half the width of the mean gain's 95 % interval (normal
-        approximation over the replications; NaN for a single one).
+        now, minus 1; `margin`, half the width of the mean gain's 95 % interval (Student's t over
+        the replications; NaN for a single one).
 
     Raises
     ------
@@ -112,6 +112,7 @@ def advise(
         As `Cluster.like` and `replicate`.
     """
     import pandas as pd
+    from scipy.stats import t
 
     present = Cluster.like(profile, workers, servers, **cluster)
     worker, server = present.workers[0], present.servers[0]
@@ -146,7 +147,7 @@ def advise(
         then = examples_per_s(job, changed)
         gains = then / now - 1.0
         deviation = gains.std(ddof=1) if len(gains) > 1 else np.nan
-        margin = 1.96 * deviation / np.sqrt(len(gains))
+        margin = t.ppf(0.975, len(gains) - 1) * deviation / np.sqrt(len(gains))
         rows.append((change, now.mean(), then.mean(), gains.mean(), margin))
     table = pd.DataFrame(rows, columns=["change", "now", "then", "gain", "margin"])
     return table.sort_values("gain", ascending=False, ignore_index=True)

@@ -18,6 +18,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -229,6 +230,7 @@ def timelines(profiles: Mapping[str, Profile], step: int = 0) -> NDArray[np.obje
         timeline(profile, step, ax)
         ax.set_title(title, loc="left", fontsize="medium")
         ax.label_outer()
+    axes[0].set_xlim(right=1.02 * max(profile.step_times[step] for profile in profiles.values()))
     return axes
 
 
@@ -445,6 +447,240 @@ def staleness(distribution: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_ylim(bottom=0.0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(frameon=False, fontsize="small")
+    sns.despine(ax=ax)
+    return ax
+
+
+def each_method(
+    comparison: pd.DataFrame, predictions: pd.DataFrame, measured: pd.DataFrame
+) -> Figure:
+    """Draw every method's curve on the same measured runs, one panel each.
+
+    Parameters
+    ----------
+    comparison : DataFrame
+        From `asgd_model.accuracy.compare`: says which runs a method was fitted to.
+    predictions : DataFrame
+        From `asgd_model.predict`, for one number of servers.
+    measured : DataFrame
+        Runs with `workers`, `steps_per_s`, `steps_per_s_low`, `steps_per_s_high`.
+
+    Returns
+    -------
+    Figure
+        Filled points are runs that the method was fitted to.
+    """
+    methods = list(dict.fromkeys(predictions["method"]))
+    rows = -(-len(methods) // 4)
+    figure, grid = plt.subplots(
+        rows, 4, figsize=(10.0, 2.4 * rows), sharex=True, sharey=True, layout="constrained"
+    )
+    highest = 1.5 * measured["steps_per_s"].max()
+    for ax, method in zip(grid.flat, methods, strict=False):
+        curve = predictions[predictions["method"] == method]
+        ax.plot(curve["workers"], curve["steps_per_s"], color=_COLOURS[0])
+        if curve["steps_per_s_low"].notna().any():
+            low, high = curve["steps_per_s_low"], curve["steps_per_s_high"]
+            ax.fill_between(curve["workers"], low, high, color=_COLOURS[0], alpha=0.2, linewidth=0)
+        own = comparison[comparison["method"] == method]
+        seen = measured["workers"].isin(own.loc[own["fitted"], "workers"])
+        for runs, face in ((measured[~seen], "white"), (measured[seen], _MEASURED)):
+            margin = [
+                runs["steps_per_s"] - runs["steps_per_s_low"],
+                runs["steps_per_s_high"] - runs["steps_per_s"],
+            ]
+            ax.errorbar(
+                runs["workers"],
+                runs["steps_per_s"],
+                yerr=np.array(margin),
+                fmt="o",
+                color=_MEASURED,
+                markerfacecolor=face,
+                markersize=4,
+                capsize=2,
+            )
+        ax.set_title(LABELS.get(method, method), fontsize="medium")
+        ax.set_ylim(0.0, highest)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        sns.despine(ax=ax)
+    for ax in grid.flat[len(methods) :]:
+        ax.set_axis_off()
+    for index, ax in enumerate(grid.flat[: len(methods)]):
+        if index + 4 >= len(methods):
+            ax.set_xlabel("workers")
+            ax.tick_params(labelbottom=True)
+        if index % 4 == 0:
+            ax.set_ylabel("throughput\n(steps/s)")
+    points = {"measured, 95 % interval": "white", "measured, and seen by the method": _MEASURED}
+    handles = [
+        Line2D([], [], marker="o", linestyle="", color=_MEASURED, markerfacecolor=face, label=label)
+        for label, face in points.items()
+    ]
+    handles.append(Line2D([], [], color=_COLOURS[0], label="predicted, band: 95 % interval"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def errors(comparison: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw the error of every method on every run of more than one worker as a heat map.
+
+    Parameters
+    ----------
+    comparison : DataFrame
+        From `asgd_model.accuracy.compare_all`.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+        Colours end at 50 %; errors in brackets are on sizes that the method was fitted to.
+    """
+    several = comparison[comparison["workers"] > 1]
+    runs = ["platform", "dnn", "batch_size", "workers", "servers", "repeat"]
+    methods = list(dict.fromkeys(several["method"]))
+    table = several.pivot(index=runs, columns="method", values="error")[methods]
+    fitted = several.pivot(index=runs, columns="method", values="fitted")[methods].to_numpy()
+    percent = 100.0 * table.to_numpy()
+    size = (0.8 * len(methods) + 4.0, 0.3 * len(table) + 1.8)
+    ax = ax or plt.subplots(figsize=size, layout="constrained")[1]
+    text = np.array([f"{value + 0.0:+.0f}" for value in percent.ravel().round()]).reshape(
+        percent.shape
+    )
+    sns.heatmap(
+        percent,
+        ax=ax,
+        cmap="PuOr",
+        center=0.0,
+        vmin=-50.0,
+        vmax=50.0,
+        annot=np.where(fitted, np.char.add(np.char.add("(", text), ")"), text),
+        fmt="",
+        annot_kws={"fontsize": "small"},
+        linewidths=0.5,
+        cbar_kws={"label": "predicted over measured, minus 1 (%)", "extend": "both"},
+        xticklabels=[LABELS.get(method, method).replace(", ", ",\n") for method in methods],
+        yticklabels=[
+            f"{platform}  {dnn}, {workers} workers, run {repeat}"
+            for platform, dnn, _, workers, _, repeat in table.index
+        ],
+    )
+    ax.tick_params(length=0)
+    ax.set_xticklabels(ax.get_xticklabels(), rotation=45, ha="right")
+    ax.set_xlabel("method")
+    ax.set_ylabel("")
+    return ax
+
+
+def cost_against_time(costs: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw what training costs against how long it takes, a point per cluster.
+
+    Parameters
+    ----------
+    costs : DataFrame
+        From `asgd_model.provisioning.cost_of_training`; points of one number of servers are
+        joined in order of workers, whose number stands beside them.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
+    for index, servers in enumerate(sorted(costs["servers"].unique())):
+        curve = costs[costs["servers"] == servers].sort_values("workers")
+        colour = _COLOURS[index % len(_COLOURS)]
+        hours = curve["seconds"] / 3600.0
+        ax.plot(
+            hours,
+            curve["cost"],
+            _STYLES[index % len(_STYLES)],
+            marker="o",
+            markersize=4,
+            color=colour,
+            label=f"{servers} server{'s' if servers > 1 else ''}",
+        )
+        for x, y, workers in zip(hours, curve["cost"], curve["workers"], strict=True):
+            ax.annotate(
+                str(workers),
+                (x, y),
+                xytext=(4, 4),
+                textcoords="offset points",
+                fontsize="small",
+                color=colour,
+            )
+    ax.set_xlabel("time of the training (hours); numbers are workers")
+    ax.set_ylabel("cost (unit of the prices)")
+    ax.set_xlim(left=0.0)
+    ax.set_ylim(bottom=0.0)
+    ax.legend(frameon=False, fontsize="small")
+    sns.despine(ax=ax)
+    return ax
+
+
+def allocation(plays: pd.DataFrame, deadline: float, ax: Axes | None = None) -> Axes:
+    """Draw the number of workers of a controlled job over time.
+
+    Parameters
+    ----------
+    plays : DataFrame
+        `case` and the columns of `asgd_model.provisioning.allocation_over_time`; a line per case.
+    deadline : float
+        Seconds.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 3.2), layout="constrained")[1]
+    for index, (case, play) in enumerate(plays.groupby("case", sort=False)):
+        ax.step(
+            play["time"] / 3600.0,
+            play["workers"],
+            _STYLES[index % len(_STYLES)],
+            where="post",
+            color=_COLOURS[index % len(_COLOURS)],
+            label=case,
+        )
+    ax.axvline(deadline / 3600.0, color="grey", linestyle=":", label="deadline")
+    ax.set_xlabel("time (hours)")
+    ax.set_ylabel("workers")
+    ax.set_xlim(left=0.0)
+    ax.set_ylim(bottom=0.0)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    sns.despine(ax=ax)
+    return ax
+
+
+def advice(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw what each change of a cluster would bring.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `asgd_model.advise`.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 0.3 * len(table) + 1.0), layout="constrained")[1]
+    ax.barh(
+        table["change"],
+        100.0 * table["gain"],
+        xerr=100.0 * table["margin"],
+        color=_COLOURS[0],
+        error_kw={"elinewidth": 1, "capsize": 2},
+    )
+    ax.axvline(0.0, color="grey", linewidth=1)
+    ax.invert_yaxis()
+    ax.set_xlabel("gain in throughput (%), 95 % interval")
     sns.despine(ax=ax)
     return ax
 
