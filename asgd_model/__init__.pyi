@@ -21,6 +21,7 @@ from .profile import Profile as Profile
 from .profile import load_profile as load_profile
 from .profile import save_profile as save_profile
 from .queueing.overlap import solve_with_overlap as solve_with_overlap
+from .queueing.sequential import sequential as sequential
 from .simulator import SimulationResult as SimulationResult
 from .simulator import compare as compare
 from .simulator import profile_trace as profile_trace

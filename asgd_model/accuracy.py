@@ -157,31 +157,35 @@ def noise(measured: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def summarize(comparison: pd.DataFrame) -> pd.DataFrame:
+def summarize(comparison: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Accuracy of each method over the runs with more than one worker that it was not fitted to.
 
     Parameters
     ----------
     comparison : DataFrame
-        From `compare`.
+        From `compare` or `compare_all`.
+    by : sequence of str
+        Columns whose values are looked at separately, such as the platform.
 
     Returns
     -------
     DataFrame
-        Index `method`; columns `runs`, `mean_abs_error`, `p95_abs_error`, `max_abs_error`
-        (fractions) and `coverage` (fraction of runs in the prediction's interval).
+        Index `by` and `method`; columns `runs`, `mean_abs_error`, `p95_abs_error`,
+        `max_abs_error` (fractions) and `coverage` (fraction of runs in the prediction's
+        interval).
     """
     import pandas as pd
 
     several = comparison[(comparison["workers"] > 1) & ~comparison["fitted"]]
-    columns = ["method", "runs", "mean_abs_error", "p95_abs_error", "max_abs_error", "coverage"]
+    keys = [*by, "method"]
+    columns = ["runs", "mean_abs_error", "p95_abs_error", "max_abs_error", "coverage"]
     rows = []
-    for method, group in several.groupby("method", sort=False):
+    for key, group in several.groupby(keys, sort=False):
         error = group["error"].abs()
         coverage = group["covered"].astype("Float64").mean()
         rows.append(
             (
-                method,
+                *key,
                 len(group),
                 float(error.mean()),
                 float(error.quantile(0.95)),
@@ -189,7 +193,7 @@ def summarize(comparison: pd.DataFrame) -> pd.DataFrame:
                 np.nan if pd.isna(coverage) else float(coverage),
             )
         )
-    return pd.DataFrame(rows, columns=columns).set_index("method")
+    return pd.DataFrame(rows, columns=keys + columns).set_index(keys if by else "method")
 
 
 def replay(

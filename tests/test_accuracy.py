@@ -123,6 +123,17 @@ def test_fitted_sizes_do_not_count(predictions: pd.DataFrame, measured: pd.DataF
     assert table["mean_abs_error"]["ernest"] == pytest.approx(0.2)
 
 
+def test_summary_by_group(predictions: pd.DataFrame, measured: pd.DataFrame) -> None:
+    """Each group's errors are its own."""
+    comparison = compare(predictions, measured)
+    worse = comparison.assign(dnn="worse", error=comparison["error"] - 0.5)
+    both = pd.concat([comparison.assign(dnn="d"), worse])
+    table = summarize(both, by=["dnn"])
+    assert table.index.names == ["dnn", "method"]
+    pd.testing.assert_frame_equal(table.loc["d"], summarize(comparison))
+    assert table.loc[("worse", "a"), "mean_abs_error"] == pytest.approx(1.5 / 3)
+
+
 # --- all runs -------------------------------------------------------------------------------
 
 
