@@ -168,6 +168,25 @@ def run_throughput(
     return float(throughput), float(throughput - margin), float(throughput + margin)
 
 
+def step_time_correlation(steps: pd.DataFrame) -> float:
+    """How much the workers of a run slow down and speed up together.
+
+    Parameters
+    ----------
+    steps : DataFrame
+        Rows of `load_steps` that belong to one run of two workers or more.
+
+    Returns
+    -------
+    float
+        Correlation of the times of the k-th steps of two workers, mean over pairs.
+    """
+    start, end = steps_of_run(steps)
+    pairs = np.triu_indices(len(start), k=1)
+    correlation = np.asarray(np.corrcoef(end - start))
+    return float(correlation[pairs].mean())
+
+
 def _read_table(path: str | os.PathLike[str], columns: tuple[str, ...]) -> pd.DataFrame:
     import pandas as pd
 

@@ -68,7 +68,7 @@ class Calibration(BaseModel):
         default=1.0,
         gt=0.0,
         le=1.0,
-        description="share of a connection that joins those on a server's sending link, over theirs",
+        description="share of a connection that joins a busy sending link of a server, over theirs",
     )
     throttled_rate: float = Field(
         default=1.0,
