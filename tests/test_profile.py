@@ -522,7 +522,7 @@ anything = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_change_gets_past_the_checks(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any], data: st.DataObject
 ) -> None:
