@@ -191,9 +191,7 @@ class Profile:
         """
         known = self.metadata.calibration
         calibration = validate(Calibration, {**known.model_dump(), **values}, "calibration")
-        return replace(
-            self, metadata=self.metadata.model_copy(update={"calibration": calibration})
-        )
+        return replace(self, metadata=self.metadata.model_copy(update={"calibration": calibration}))
 
     def bytes_moved(self, resource: int) -> int:
         """Bytes that one step moves over `resource` (`DOWNLINK` or `UPLINK`)."""
