@@ -18,6 +18,7 @@ import click
 
 import asgd_model
 from asgd_model.errors import InputError
+from asgd_model.testbed.command import testbed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -288,6 +289,9 @@ def reproduce(
     click.echo(outcomes.to_string(index=False))
     click.echo(f"{failed} of {len(outcomes)} runs failed")
     return 1 if failed else 0
+
+
+commands.add_command(testbed)
 
 
 def main() -> int:

@@ -14,14 +14,11 @@ turn (deficit round robin among the classes of ``htb``): equal shares at any tim
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from asgd_model.testbed.errors import TestbedError
 from asgd_model.testbed.platform import Link
@@ -37,14 +34,6 @@ _BRIDGE = "bridge"
 _QUANTUM = 3028
 """Bytes that a peer's queue sends in one turn: two packets."""
 _ROOT = "1:1"
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes that a node has sent and received."""
-
-    sent: int
-    received: int
 
 
 class Network:
@@ -95,12 +84,6 @@ class Network:
         traceback: TracebackType | None,
     ) -> None:
         remove_namespaces()
-
-    def traffic(self, node: str) -> Traffic:
-        """What a node has sent and received since the network was made, headers included."""
-        shown = run("ip", "-n", PREFIX + node, "-s", "-j", "link", "show", INTERFACE)
-        counted: dict[str, Any] = json.loads(shown)[0]["stats64"]
-        return Traffic(sent=counted["tx"]["bytes"], received=counted["rx"]["bytes"])
 
     def _add(self, node: str) -> None:
         address = self.address(node)

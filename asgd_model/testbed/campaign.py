@@ -1,0 +1,242 @@
+"""A list of measurements, done one after the other and resumed where it was left.
+
+A *set* is one network, batch size, number of servers and policy on one platform: the profile of
+one worker, then runs with several numbers of workers. A set belongs to one machine: continued
+on one that is not like the first, it starts anew from its profile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from asgd_model.documents import read_yaml, validate
+from asgd_model.errors import InputError
+from asgd_model.profile import save_profile
+from asgd_model.testbed.calibration import calibrated
+from asgd_model.testbed.errors import TestbedError
+from asgd_model.testbed.machine import Machine, foreign_load, this_machine
+from asgd_model.testbed.platform import Platform, load_platform
+from asgd_model.testbed.profiling import measure_profile
+from asgd_model.testbed.results import Results
+from asgd_model.testbed.run import Configuration, Measurement, Report, measure
+
+_LONGEST_WAIT = 600.0
+"""Seconds that a run waits for a quiet machine."""
+
+_WAIT = 20.0
+
+Found = TypeVar("Found")
+
+
+class MeasurementSet(BaseModel):
+    """A job on a platform, and with how many workers it is measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    platform: str = Field(description="YAML file, relative to the campaign's")
+    dnn: str
+    batch_size: int = Field(ge=1)
+    servers: int = Field(default=1, ge=1)
+    policy: str = "default"
+    workers: dict[int, int] = Field(min_length=1, description="repeats of each number of workers")
+    steps: int = Field(default=20, ge=3, description="of the first worker to end them")
+    profiled_steps: int = Field(default=20, ge=1, description="traced steps of one worker")
+    keep_traces: bool = False
+    seed: int = Field(default=0, ge=0)
+
+    def configurations(self) -> Iterator[Configuration]:
+        """Every run of the set."""
+        for workers, repeats in self.workers.items():
+            for repeat in range(1, repeats + 1):
+                yield self.configuration(workers, repeat, self.steps)
+
+    def configuration(self, workers: int, repeat: int, steps: int) -> Configuration:
+        """One run of the set."""
+        return Configuration(
+            dnn=self.dnn,
+            batch_size=self.batch_size,
+            servers=self.servers,
+            policy=self.policy,
+            seed=self.seed,
+            workers=workers,
+            repeat=repeat,
+            steps=steps,
+        )
+
+
+class Campaign(BaseModel):
+    """Sets to be measured, in this order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    sets: tuple[MeasurementSet, ...] = Field(min_length=1)
+    most_foreign_load: float = Field(
+        default=0.1, gt=0.0, description="cores that others may use during a run"
+    )
+    attempts: int = Field(default=3, ge=1, description="at a run that saw more than that")
+
+
+def run_campaign(path: str | os.PathLike[str], folder: Path, report: Report) -> list[str]:
+    """Measure what of a campaign is not yet in a folder.
+
+    Parameters
+    ----------
+    path : path-like
+        YAML file with a `Campaign`.
+    folder : Path
+        For the results, see `asgd_model.testbed.results`.
+    report : callable
+        Is told of the progress.
+
+    Returns
+    -------
+    list of str
+        What could not be measured, and why.
+
+    Raises
+    ------
+    InputError
+        If the file is not a campaign or one of its platforms is not one.
+    """
+    campaign = validate(Campaign, read_yaml(path), os.fspath(path))
+    parent = Path(path).parent
+    sets = []
+    for job in campaign.sets:
+        platform = load_platform(parent / job.platform)
+        sets.append(_Set(job, platform, Results(folder, platform.name), campaign))
+    machine = this_machine()
+    for one in sets:
+        one.forget_unlike(machine, report)
+    progress = _Progress(sum(len(one.missing) for one in sets), report)
+    failures = []
+    for one in sets:
+        try:
+            for failure in one.measure(progress):
+                failures.append(failure)
+                report(failure)
+        except TestbedError as error:
+            failures.append(f"{one.name}: {error}")
+            report(failures[-1])
+    return failures
+
+
+class _Progress:
+    """Tells what is done and how long the rest will take."""
+
+    def __init__(self, runs: int, report: Report) -> None:
+        self.report = report
+        self._runs = runs
+        self._done = 0
+        self._begin = time.monotonic()
+
+    def next(self, what: str) -> None:
+        """Say what begins."""
+        left = ""
+        if self._done:
+            seconds = (time.monotonic() - self._begin) / self._done * (self._runs - self._done)
+            left = f"; about {seconds / 60:.0f} min left"
+        self._done += 1
+        self.report(f"[{self._done}/{self._runs}] {what}{left}")
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A set of a campaign and its results."""
+
+    job: MeasurementSet
+    platform: Platform
+    results: Results
+    campaign: Campaign
+
+    @property
+    def name(self) -> str:
+        """How the set is called in messages."""
+        job = self.job
+        return f"{job.dnn} b{job.batch_size} p{job.servers} {job.policy} on {self.platform.name}"
+
+    @property
+    def key(self) -> dict[str, str | int]:
+        """Columns and values that all runs of the set share."""
+        columns = next(self.job.configurations()).key(self.platform)
+        return {name: columns[name] for name in columns if name not in ("workers", "repeat")}
+
+    @property
+    def missing(self) -> list[Configuration]:
+        """Runs that are yet to be done."""
+        return [
+            run
+            for run in self.job.configurations()
+            if not self.results.find(run.key(self.platform))
+        ]
+
+    def forget_unlike(self, machine: Machine, report: Report) -> None:
+        """If runs are missing, remove what was done on a machine unlike this one."""
+        if not self.missing:
+            return
+        if not all(machine.is_like(row) for row in self.results.find(self.key)):
+            report(f"{self.name}: was begun on another machine and starts anew")
+            self.results.remove(self.key)
+        if not self.results.find(self.key):  # a profile alone may be of any machine
+            self.results.profile(self.job.configuration(1, 1, 2)).unlink(missing_ok=True)
+
+    def measure(self, progress: _Progress) -> Iterator[str]:
+        """Measure what is missing; yields what could not be measured, and why."""
+        missing, report = self.missing, progress.report
+        if not missing:
+            return
+        calibration = calibrated(self.platform, self.results, report)
+        profiled = self.job.configuration(1, 1, self.job.profiled_steps)
+        if not self.results.profile(profiled).exists():
+            report(f"{self.name}: profile")
+            traces = self.results.traces(profiled) if self.job.keep_traces else None
+            profile = self._undisturbed(
+                lambda: measure_profile(
+                    self.platform, profiled, calibration, self.results.logs, report, traces
+                ),
+                report,
+            )
+            save_profile(profile, self.results.profile(profiled))
+        for run in missing:
+            progress.next(f"{self.name}: {run.workers} workers, repeat {run.repeat}")
+            try:
+                found = self._undisturbed(partial(self._run, run, report), report)
+            except (TestbedError, InputError) as error:
+                yield f"{self.name}, {run.workers} workers, repeat {run.repeat}: {error}"
+            else:
+                self.results.add(found)
+                report(f"{found.row['steps_per_s']:.4f} steps/s")
+
+    def _run(self, run: Configuration, report: Report) -> tuple[Measurement, Measurement]:
+        found = measure(self.platform, run, self.results.logs, report)
+        return found, found
+
+    def _undisturbed(
+        self, attempt: Callable[[], tuple[Found, Measurement]], report: Report
+    ) -> Found:
+        """The result of the first attempt that saw little foreign load, or of the least one."""
+        most = self.campaign.most_foreign_load
+        results = []
+        for _ in range(self.campaign.attempts):
+            _wait_for_quiet(most, report)
+            found, measurement = attempt()
+            results.append((measurement.foreign_load, found))
+            if measurement.foreign_load <= most:
+                break
+            report(f"others used {measurement.foreign_load:.2f} cores, more than {most}")
+        return min(results, key=lambda result: result[0])[1]
+
+
+def _wait_for_quiet(most: float, report: Report) -> None:
+    """Wait until others use little of the machine, but not for ever."""
+    deadline = time.monotonic() + _LONGEST_WAIT
+    while (load := foreign_load()) > most and time.monotonic() < deadline:
+        report(f"waiting: others use {load:.2f} cores, more than {most}")
+        time.sleep(_WAIT)

@@ -1,0 +1,197 @@
+"""The machine that plays the cluster: whether it can, what it is, and how busy it is."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from asgd_model.testbed.cpu import find_controller, processes, remaining_groups, remove_groups
+from asgd_model.testbed.errors import TestbedError
+from asgd_model.testbed.network import namespaces, remove_namespaces
+from asgd_model.testbed.platform import Platform
+
+MOST_USED = 0.85
+"""Part of the machine's cores that the quotas of all nodes may add up to."""
+
+SAME_SCORE = 0.1
+"""Relative difference of two scores up to which machines are alike."""
+
+_LOCK = Path("/run/asgd-testbed.lock")
+_COMMANDS = {"ip": "iproute2", "tc": "iproute2"}
+_NODE_BYTES = 500e6
+_COPIES = {"worker": 5, "server": 3}
+"""Measured: what a node takes without a network, and how many times its parameters a node holds
+(parameters, gradients, and what is sent and received)."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a row of measurements says of the machine.
+
+    Attributes
+    ----------
+    cpu, kernel : str
+        Model of the CPU, release of the kernel.
+    cores : int
+        Number of cores.
+    score : float
+        MB that a second of CPU time hashes: a short fixed benchmark.
+    """
+
+    cpu: str
+    cores: int
+    kernel: str
+    score: float
+
+    def is_like(self, columns: Mapping[str, Any]) -> bool:
+        """Whether the machine that these columns describe is like this one."""
+        mine = self.as_columns()
+        same = all(mine[name] == columns.get(name) for name in mine if name != "machine_score")
+        return same and abs(columns["machine_score"] / self.score - 1.0) <= SAME_SCORE
+
+    def as_columns(self) -> dict[str, str | int | float]:
+        """The fields, each named ``machine_...``."""
+        return {f"machine_{name}": value for name, value in asdict(self).items()}
+
+
+def this_machine() -> Machine:
+    """Describe this machine; takes half a second."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return Machine(model, os.cpu_count() or 1, platform.release(), _score())
+
+
+def require_root() -> None:
+    """Refuse to go on without the rights of root.
+
+    Raises
+    ------
+    TestbedError
+        If this process is not root's.
+    """
+    if os.geteuid() != 0:
+        raise TestbedError("only root can make network namespaces and control groups; try sudo")
+
+
+def check(needed: Platform, workers: int, servers: int, parameters: int = 0) -> None:
+    """Refuse what this machine cannot do.
+
+    Parameters
+    ----------
+    needed : Platform
+        What is to be played.
+    workers, servers : int
+        Number of nodes.
+    parameters : int
+        Of the network to be trained; 0 for none.
+
+    Raises
+    ------
+    TestbedError
+        Without root, ``ip`` and ``tc``, TensorFlow or control groups, or if the nodes need more
+        CPU than `MOST_USED` of the machine or more memory than is free. The message says which.
+    """
+    require_root()
+    for command, package in _COMMANDS.items():
+        if shutil.which(command) is None:
+            raise TestbedError(f"the command {command} is missing (Debian package {package})")
+    if importlib.util.find_spec("tensorflow") is None:
+        raise TestbedError("TensorFlow is missing; install asgd-model[testbed]")
+    find_controller()
+    cores, available = needed.cores(workers, servers), MOST_USED * (os.cpu_count() or 1)
+    if cores > available + 1e-9:
+        raise TestbedError(
+            f"{workers} workers and {servers} servers of {needed.name} take {cores:.2f} cores; "
+            f"at most {available:.2f}, {MOST_USED:.0%} of this machine, may be used, or the nodes "
+            "disturb each other"
+        )
+    size = 4.0 * parameters
+    memory = (workers + servers) * _NODE_BYTES
+    memory += size * (_COPIES["worker"] * workers + _COPIES["server"] * max(servers, workers))
+    free = psutil.virtual_memory().available
+    if memory > free:
+        raise TestbedError(
+            f"{workers} workers and {servers} servers take about {memory / 1e9:.1f} GB of memory; "
+            f"{free / 1e9:.1f} GB are free"
+        )
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Keep other runs away.
+
+    Raises
+    ------
+    TestbedError
+        If another run holds the machine.
+    """
+    with open(_LOCK, "w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TestbedError("another run uses the testbed of this machine") from None
+        yield
+
+
+def remove_remains() -> list[str]:
+    """Remove what a killed run left: processes, namespaces, control groups.
+
+    Call it within `exclusive`.
+
+    Returns
+    -------
+    list of str
+        What was removed.
+    """
+    controller = find_controller()
+    running, groups, spaces = processes(controller), remaining_groups(controller), namespaces()
+    for process in running:
+        os.kill(process, signal.SIGKILL)
+    remove_namespaces()
+    remove_groups(controller)
+    return [
+        *(f"process {process}" for process in sorted(running)),
+        *(f"namespace {space}" for space in spaces),
+        *(f"control group {group}" for group in groups),
+    ]
+
+
+def used_seconds() -> float:
+    """CPU time used on the machine or taken away by its hypervisor, in seconds of one core."""
+    stolen = getattr(psutil.cpu_times(), "steal", 0.0)
+    return find_controller().seconds("") + float(stolen)
+
+
+def foreign_load(seconds: float = 3.0) -> float:
+    """Cores in use, mean over some seconds in which this process sleeps."""
+    before = used_seconds()
+    time.sleep(seconds)
+    return (used_seconds() - before) / seconds
+
+
+def _score() -> float:
+    """MB that a second of CPU time hashes, best of five; others on the machine hardly matter."""
+    block = bytes(4_000_000)
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(10):
+            hashlib.blake2b(block).digest()
+        times.append(time.process_time() - start)
+    return round(10 * len(block) / 1e6 / min(times), 1)

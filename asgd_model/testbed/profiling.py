@@ -1,0 +1,85 @@
+"""The profile of a job: traced steps of a single worker."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from asgd_model.baselines.networks import architecture
+from asgd_model.calibration import fit_stream_window, tracing_overhead
+from asgd_model.profile import Metadata, Profile
+from asgd_model.tensorflow_trace import read_run_metadata
+from asgd_model.testbed.calibration import PlatformCalibration
+from asgd_model.testbed.platform import Platform
+from asgd_model.testbed.run import Configuration, Measurement, Report, measure
+
+
+def measure_profile(
+    platform: Platform,
+    configuration: Configuration,
+    calibration: PlatformCalibration,
+    logs: Path,
+    report: Report,
+    traces: Path | None = None,
+) -> tuple[Profile, Measurement]:
+    """Profile a job on one worker.
+
+    Every other step is traced: the untraced ones in between tell what tracing costs.
+
+    Parameters
+    ----------
+    platform : Platform
+        The cluster.
+    configuration : Configuration
+        The job, with one worker; `steps` are to be traced after the warm-up.
+    calibration : PlatformCalibration
+        Of the platform.
+    logs : Path
+        Folder for what the nodes' processes print.
+    report : callable
+        Is told of the progress.
+    traces : Path, optional
+        Folder to keep the RunMetadata in.
+
+    Returns
+    -------
+    Profile, Measurement
+        The measurement is of traced and untraced steps together.
+
+    Raises
+    ------
+    TestbedError, InputError
+        As `asgd_model.testbed.run.measure`.
+    """
+    steps = configuration.warm_up + 2 * configuration.steps
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = traces or Path(temporary)
+        run = configuration.model_copy(update={"steps": steps})
+        measurement = measure(platform, run, logs, report, folder)
+        paths = sorted((folder / "worker0").glob("*.pb.gz"))
+        network = architecture(configuration.dnn)
+        metadata = Metadata(
+            dnn=network.name,
+            batch_size=configuration.batch_size,
+            parameters=network.parameters,
+            platform=platform.name,
+            framework=measurement.row["framework"],
+            date=measurement.row["date"],
+            source="asgd-model testbed run --profile",
+            link_rate=calibration.link_rate,
+            worker_cores=platform.worker.cores,
+            server_cores=platform.server.cores,
+            worker_threads=platform.worker.inter_op_threads,
+            server_threads=platform.server.inter_op_threads,
+            calibration=calibration.calibration,
+        )
+        profile = read_run_metadata(paths, metadata)
+    window = fit_stream_window(profile, metadata.link_rate)
+    profile = replace(profile, metadata=metadata.model_copy(update={"stream_window": window}))
+    table = measurement.steps
+    untraced = table[~table["traced"] & (table["step"] >= configuration.warm_up)]
+    overhead = tracing_overhead(profile, untraced["end"] - untraced["start"])
+    costs = metadata.calibration.model_copy(update={"tracing_overhead": round(overhead, 4)})
+    metadata = profile.metadata.model_copy(update={"calibration": costs})
+    return replace(profile, metadata=metadata), measurement

@@ -1,0 +1,285 @@
+"""The measurement of one configuration: steps of all workers on the emulated cluster."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from asgd_model.baselines.networks import architecture
+from asgd_model.measurements import measurement_window, run_throughput
+from asgd_model.testbed.emulation import Emulation, Usage
+from asgd_model.testbed.machine import check, this_machine
+from asgd_model.testbed.platform import Platform
+from asgd_model.testbed.protocol import Initialize, Run, Save, Training
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Report = Callable[[str], None]
+"""Is told of the progress, a line at a time."""
+
+_REPORT_SECONDS = 15.0
+_LEAD = 0.5
+"""Seconds from the command to run steps to the first start."""
+
+
+class Configuration(BaseModel):
+    """A job, the number of its nodes, and how it is measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    dnn: str
+    batch_size: int = Field(ge=1, le=100_000, description="examples per step")
+    workers: int = Field(ge=1)
+    servers: int = Field(default=1, ge=1, description="parameter servers")
+    policy: str = Field(default="default", description="order in which variables are received")
+    repeat: int = Field(default=1, ge=1, description="number of the repetition")
+    steps: int = Field(default=20, ge=2, description="the run ends with the first worker's last")
+    warm_up: int = Field(default=2, ge=0, description="steps of each worker that do not count")
+    seed: int = Field(default=0, ge=0, description="of starts, images and initial values")
+    starts: tuple[float, ...] | None = Field(
+        default=None, description="seconds at which workers start; by default at random"
+    )
+
+    def key(self, platform: Platform) -> dict[str, str | int]:
+        """The columns that identify the run, `asgd_model.measurements.RUN`."""
+        return {
+            "platform": platform.name,
+            "dnn": self.dnn,
+            "batch_size": self.batch_size,
+            "parameter_servers": self.servers,
+            "workers": self.workers,
+            "policy": self.policy,
+            "repeat": self.repeat,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What a run found.
+
+    Attributes
+    ----------
+    row : dict
+        The run's row in the measurements of its platform.
+    steps : DataFrame
+        Columns `worker`, `step`, `start`, `end` (seconds from the run's first step), `traced`.
+    """
+
+    row: dict[str, Any]
+    steps: pd.DataFrame
+
+    @property
+    def foreign_load(self) -> float:
+        """Cores that others used or the hypervisor took away, mean over the window."""
+        return float(self.row["foreign_load"])
+
+
+def measure(
+    platform: Platform,
+    configuration: Configuration,
+    logs: Path,
+    report: Report,
+    traces: Path | None = None,
+) -> Measurement:
+    """Run a configuration and measure it.
+
+    All processes start, give the variables their values and run one step without CPU quotas,
+    which would only make that slow. Unless told when, each worker then starts at random, evenly
+    spread over the time of one step alone: nearly constant phases keep their offsets for long.
+
+    Parameters
+    ----------
+    platform : Platform
+        The cluster.
+    configuration : Configuration
+        What runs on it.
+    logs : Path
+        Folder for what the nodes' processes print.
+    report : callable
+        Is told of the progress.
+    traces : Path, optional
+        Folder for RunMetadata, a subfolder per worker: of every other step of a single worker,
+        of every step of several.
+
+    Raises
+    ------
+    TestbedError
+        If the machine cannot, or the run fails.
+    InputError
+        If there is no such network or policy, or too few steps to measure.
+    """
+    network = architecture(configuration.dnn)
+    workers, servers = configuration.workers, configuration.servers
+    check(platform, workers, servers, network.parameters + network.statistics)
+    machine = this_machine()
+    every = 0 if traces is None else 2 if workers == 1 else 1
+    with Emulation(platform, workers, servers, logs) as cluster:
+        cluster.enforce_quotas(False)
+        report(f"starting {workers} workers and {servers} servers of {platform.name}")
+        framework = cluster.start(
+            Training(
+                dnn=network.name,
+                batch_size=configuration.batch_size,
+                policy=configuration.policy,
+                seed=configuration.seed,
+            )
+        )
+        cluster.obey(cluster.workers[:1], Initialize())
+        report("first steps, without quotas")
+        first = Run(count=1, trace_every=every, graphs=every > 0)
+        cluster.obey(cluster.workers, first)
+        cluster.enforce_quotas()
+        starts = _starts(cluster, configuration, report)
+        log = _Log(cluster, configuration, report)
+        log.record(starts, every)
+        if traces is not None:
+            cluster.enforce_quotas(False)
+            for node in cluster.workers:
+                skip = 1 + -(-configuration.warm_up // every)
+                cluster.obey([node], Save(folder=str(traces / node), skip=skip))
+    row = {
+        **configuration.key(platform),
+        **log.throughput(),
+        **log.usage(),
+        "seed": configuration.seed,
+        "framework": framework,
+        **machine.as_columns(),
+        "date": datetime.date.today().isoformat(),
+    }
+    return Measurement(row, log.steps())
+
+
+def _starts(
+    cluster: Emulation, configuration: Configuration, report: Report
+) -> NDArray[np.float64]:
+    """Seconds at which the workers begin."""
+    if configuration.starts is not None:
+        return np.array(configuration.starts)
+    if configuration.workers == 1:
+        return np.zeros(1)
+    report("one step of the first worker alone")
+    begin = time.monotonic()
+    cluster.obey(cluster.workers[:1], Run(count=1))
+    alone = time.monotonic() - begin
+    rng = np.random.default_rng((configuration.seed, configuration.repeat))
+    return rng.uniform(0.0, alone, configuration.workers)
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """What had been used at some time."""
+
+    time: float
+    used: dict[str, Usage]
+    foreign: float
+
+
+class _Log:
+    """The steps of a run, and what its nodes used in the measurement window."""
+
+    def __init__(self, cluster: Emulation, configuration: Configuration, report: Report) -> None:
+        self._cluster = cluster
+        self._configuration = configuration
+        self._report = report
+        shape = configuration.workers, configuration.steps
+        self._start = np.full(shape, np.nan)
+        self._end = np.full(shape, np.nan)
+        self._traced = np.zeros(shape, dtype=bool)
+        self._ended = np.zeros(configuration.workers, dtype=np.int64)
+        self._counters: list[_Counters] = []
+
+    def record(self, starts: NDArray[np.float64], trace_every: int) -> None:
+        """Run steps until the first worker has ended its last one; traced ones to the end."""
+        steps, warm_up = self._configuration.steps, self._configuration.warm_up
+        begin = reported = time.monotonic() + _LEAD
+        for node, start in zip(self._cluster.workers, starts.tolist(), strict=True):
+            command = Run(count=steps, at=begin + start, trace_every=trace_every)
+            self._cluster.tell(node, command)
+        running = set(self._cluster.workers)
+        for node, message in self._cluster.messages():
+            if message["event"] == "done":
+                running.remove(node)
+                if not running or not trace_every:
+                    break
+                continue
+            self._note(self._cluster.workers.index(node), message)
+            first, last = int(self._ended.max()), int(self._ended.min())
+            if (len(self._counters) == 0 and last >= warm_up) or (
+                len(self._counters) == 1 and first == steps
+            ):
+                self._count()
+            if (now := time.monotonic()) > reported + _REPORT_SECONDS and first < steps:
+                reported = now
+                left = (now - begin) / first * (steps - first)
+                self._report(f"step {first} of {steps}; about {left:.0f} s left")
+
+    def throughput(self) -> dict[str, Any]:
+        """Columns of the throughput."""
+        known = self._configuration
+        first, last = measurement_window(self._start, self._end, known.warm_up)
+        rate, low, high = run_throughput(self._start, self._end, known.warm_up)
+        begin = np.nanmin(self._start)
+        return {
+            "warm_up_s": round(float(first - begin), 3),
+            "measured_s": round(last - first, 3),
+            "steps": int(((self._end > first) & (self._end <= last)).sum()),
+            "steps_per_s": round(rate, 6),
+            "steps_per_s_low": round(low, 6),
+            "steps_per_s_high": round(high, 6),
+            "examples_per_s": round(rate * known.batch_size, 6),
+        }
+
+    def usage(self) -> dict[str, Any]:
+        """Columns of what was used: by the busiest server, and by the workers on average."""
+        before, after = self._counters
+        seconds = after.time - before.time
+        rates = {
+            node: np.array([used.cpu, 8.0 * used.sent, 8.0 * used.received]) / seconds
+            for node, used in ((node, after.used[node] - before.used[node]) for node in after.used)
+        }
+        server = np.max([rates[node] for node in self._cluster.servers], axis=0)
+        worker = np.mean([rates[node] for node in self._cluster.workers], axis=0)
+        return {
+            "server_cores": round(float(server[0]), 4),
+            "worker_cores": round(float(worker[0]), 4),
+            "server_sent_bit_s": round(float(server[1])),
+            "server_received_bit_s": round(float(server[2])),
+            "foreign_load": round((after.foreign - before.foreign) / seconds, 4),
+        }
+
+    def steps(self) -> pd.DataFrame:
+        """All ended steps, one row each."""
+        import pandas as pd
+
+        worker, step = np.nonzero(~np.isnan(self._end))
+        begin = np.nanmin(self._start)
+        return pd.DataFrame(
+            {
+                "worker": worker,
+                "step": step,
+                "start": np.round(self._start[worker, step] - begin, 6),
+                "end": np.round(self._end[worker, step] - begin, 6),
+                "traced": self._traced[worker, step],
+            }
+        )
+
+    def _note(self, worker: int, message: dict[str, Any]) -> None:
+        step = self._ended[worker]
+        self._start[worker, step] = message["start"]
+        self._end[worker, step] = message["end"]
+        self._traced[worker, step] = message["traced"]
+        self._ended[worker] += 1
+
+    def _count(self) -> None:
+        cluster = self._cluster
+        used = {node: cluster.usage(node) for node in cluster.nodes}
+        self._counters.append(_Counters(time.monotonic(), used, cluster.foreign_seconds()))
