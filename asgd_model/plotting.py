@@ -605,7 +605,8 @@ def cost_against_time(costs: pd.DataFrame, ax: Axes | None = None) -> Axes:
             ax.annotate(
                 str(workers),
                 (x, y),
-                xytext=(4, 4),
+                xytext=(4, 4) if index % 2 == 0 else (-4, 4),
+                ha="left" if index % 2 == 0 else "right",
                 textcoords="offset points",
                 fontsize="small",
                 color=colour,

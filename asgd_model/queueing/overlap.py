@@ -17,8 +17,9 @@ where s_k is the slowdown of station k and f the step time of a single worker wh
 and CPUs are s_k times slower, from the simulator. Without overlap f(s) = Z + sum_k D_k s_k, and
 this is Bard and Schweitzer's approximate MVA. Since a worker's transfers take at least
 D_k s_k, T >= D_k s_k, and the fixed point keeps the bound N / T <= 1 / D_k:
-s_k = 1 / (1 - (N - 1) D_k / T), one over the share of the station that the others leave. Nothing
-is fitted to more than one worker.
+s_k = 1 / (1 - (N - 1) D_k / T), one over the share of the station that the others leave (as in
+`asgd_model.baselines.yan`, there along a path of layers). Nothing is fitted to more than one
+worker.
 """
 
 from __future__ import annotations
