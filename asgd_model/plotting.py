@@ -66,6 +66,9 @@ def throughput(
     ax = ax or plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
     several = predictions["servers"].nunique() > 1
     groups = predictions.groupby(["method", "servers"], sort=False)
+    # The bounds of one queueing model are enough: the most accurate one's.
+    methods = set(predictions["method"])
+    bounded = "queueing_overlap" if "queueing_overlap" in methods else "queueing"
     for index, (_, curve) in enumerate(groups):
         method, servers = str(curve["method"].iloc[0]), curve["servers"].iloc[0]
         colour = _COLOURS[index % len(_COLOURS)]
@@ -87,7 +90,7 @@ def throughput(
                 linewidth=0,
                 label=f"{label}: 95 % of runs",
             )
-        if method == "queueing_overlap" and "bound_high" in curve:
+        if method == bounded:
             _bounds(ax, curve)
     if measured is not None:
         margin = [
