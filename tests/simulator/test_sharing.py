@@ -19,7 +19,7 @@ from asgd_model.profile import Calibration, CommunicationCost, Profile
 
 from .jobs import MB, Job, first_step, node, per_byte
 
-moderate = settings(deadline=None, max_examples=100)
+moderate = settings(deadline=None, max_examples=60)
 
 rates = st.sampled_from([0.5 * MB, MB]) | st.floats(0.1 * MB, 3.0 * MB)
 sizes = st.integers(MB // 10, 3 * MB)
