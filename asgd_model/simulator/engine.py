@@ -102,9 +102,13 @@ def lay_out(cluster: Cluster) -> Layout:
     )
     resources[connections:timer, 0] = 3 * np.repeat(np.arange(len(nodes)), threads) + CPU
     limit[connections:] = 1.0
+    costs = cluster.calibration
+    for way, column, cost in ((0, 2, costs.server_send), (1, 3, costs.server_receive)):
+        if cost.per_byte == cost.per_tensor == 0.0:
+            # All workers' connections would be looked at for nothing.
+            resources[:connections][direction == way, column] = -1
     capacity = np.array([[n.cores, n.uplink / 8, n.downlink / 8] for n in nodes]).ravel()
     counts = np.bincount(resources[resources >= 0], minlength=len(capacity))
-    costs = cluster.calibration
     ends = [
         [costs.server_send, costs.worker_receive],
         [costs.worker_send, costs.server_receive],
@@ -742,6 +746,8 @@ def _change_use(layout, state, slot, column, use):
     As long as a resource is not short, before and after, nobody's rate depends on it.
     """
     resource = layout.slot_resources[slot, column]
+    if resource < 0:
+        return
     users = state.resources[resource]
     users.load += (use - state.usage[slot, column]) * state.slots[slot].rate
     if use != state.usage[slot, column] and (
@@ -851,7 +857,7 @@ def _touch(state, slot):
 @_inner
 def _queue_resource(state, resource):
     """Have the level of a resource looked at."""
-    if not state.resources[resource].queued:
+    if resource >= 0 and not state.resources[resource].queued:
         state.resources[resource].queued = True
         state.pending[state.counts[0].pending] = resource
         state.counts[0].pending += 1
