@@ -38,7 +38,7 @@ lab: .venv/.package
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
 bench: .venv/.test
-	$(PYTEST) tests --benchmark-only $(ARGS)
+	$(PYTEST) tests/benchmarks/bench_*.py --benchmark-only $(ARGS)
 
 $(BIN)/pip:
 	@$(PYTHON) -c "$$CHECK_PYTHON"
