@@ -31,10 +31,11 @@ SAME_SCORE = 0.1
 
 _LOCK = Path("/run/asgd-testbed.lock")
 _COMMANDS = {"ip": "iproute2", "tc": "iproute2"}
-_NODE_BYTES = 500e6
-_COPIES = {"worker": 5, "server": 3}
-"""Measured: what a node takes without a network, and how many times its parameters a node holds
-(parameters, gradients, and what is sent and received)."""
+_NODE_BYTES = 900e6
+_WORKER_COPIES = 3.0
+_SERVER_COPIES = 1.4
+"""Memory of a node without parameters, copies of the parameters that a worker holds, and copies
+that all servers hold together, once and once more for each worker: measured, rounded up."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,8 @@ def check(needed: Platform, workers: int, servers: int, parameters: int = 0) -> 
             f"at most {available:.2f}, {MOST_USED:.0%} of this machine, may be used, or the nodes "
             "disturb each other"
         )
-    size = 4.0 * parameters
-    memory = (workers + servers) * _NODE_BYTES
-    memory += size * (_COPIES["worker"] * workers + _COPIES["server"] * max(servers, workers))
+    copies = _WORKER_COPIES * workers + _SERVER_COPIES * (1 + workers)
+    memory = (workers + servers) * _NODE_BYTES + copies * 4.0 * parameters
     free = psutil.virtual_memory().available
     if memory > free:
         raise TestbedError(
