@@ -25,6 +25,7 @@ from asgd_model.testbed.errors import TestbedError
 from asgd_model.testbed.machine import Machine, foreign_load, this_machine
 from asgd_model.testbed.platform import Platform, load_platform
 from asgd_model.testbed.profiling import measure_profile
+from asgd_model.testbed.protocol import Policy
 from asgd_model.testbed.results import Results
 from asgd_model.testbed.run import Configuration, Measurement, Report, measure
 
@@ -45,7 +46,7 @@ class MeasurementSet(BaseModel):
     dnn: str
     batch_size: int = Field(ge=1)
     servers: int = Field(default=1, ge=1)
-    policy: str = "default"
+    policy: Policy = "default"
     workers: dict[int, int] = Field(min_length=1, description="repeats of each number of workers")
     steps: int = Field(default=20, ge=3, description="of the first worker to end them")
     profiled_steps: int = Field(default=20, ge=1, description="traced steps of one worker")

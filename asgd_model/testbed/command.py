@@ -194,16 +194,14 @@ def _ended_by_signals() -> Iterator[None]:
     """Let the first interrupt or SIGTERM end the command; clean-up is not interrupted again."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        for signalled in _ENDING:
-            signal.signal(signalled, signal.SIG_IGN)
+        for ending in _ENDING:
+            signal.signal(ending, signal.SIG_IGN)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         click.echo("terminated: removing the cluster", err=True)
         raise SystemExit(128 + number)
 
     previous = {number: signal.signal(number, end) for number in _ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)

@@ -25,7 +25,7 @@ from asgd_model.baselines.architectures import (
     Step,
     Steps,
 )
-from asgd_model.testbed.protocol import Transfer
+from asgd_model.testbed.protocol import Policy, Transfer
 
 CLASSES = 1000
 """Of the images that the networks tell apart."""
@@ -37,7 +37,7 @@ _IN_FLIGHT = 2
 travels while the last one arrives."""
 
 
-def training(network: Architecture, batch_size: int, seed: int, policy: str = "default") -> Any:
+def training(network: Architecture, batch_size: int, seed: int, policy: Policy = "default") -> Any:
     """Add a step of stochastic gradient descent to the default graph.
 
     Images and labels are drawn by the worker. Call it under a device function that places
@@ -52,7 +52,7 @@ def training(network: Architecture, batch_size: int, seed: int, policy: str = "d
     seed : int
         Of images, labels and the variables' initial values.
     policy : str
-        Order in which variables are received, one of `asgd_model.testbed.protocol.POLICIES`.
+        Order in which variables are received, see `asgd_model.testbed.protocol.Policy`.
 
     Returns
     -------

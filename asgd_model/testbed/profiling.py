@@ -8,6 +8,7 @@ from pathlib import Path
 
 from asgd_model.baselines.networks import architecture
 from asgd_model.calibration import fit_stream_window, tracing_overhead
+from asgd_model.errors import InputError
 from asgd_model.profile import Metadata, Profile
 from asgd_model.tensorflow_trace import read_run_metadata
 from asgd_model.testbed.calibration import PlatformCalibration
@@ -49,9 +50,13 @@ def measure_profile(
 
     Raises
     ------
-    TestbedError, InputError
+    InputError
+        If the configuration has more than one worker.
+    TestbedError
         As `asgd_model.testbed.run.measure`.
     """
+    if configuration.workers != 1:
+        raise InputError("measure_profile", configuration.workers, "one worker", field="workers")
     steps = configuration.warm_up + 2 * configuration.steps
     with tempfile.TemporaryDirectory() as temporary:
         folder = traces or Path(temporary)

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict
 
 from asgd_model.testbed.platform import NodeLimits
 
-POLICIES = ("default", "layers")
-"""Orders in which a worker receives variables: as TensorFlow has it, or that of the layers,
-which control dependencies enforce."""
+Policy = Literal["default", "layers"]
+"""Order in which a worker receives variables: as TensorFlow has it, or that of the layers, which
+control dependencies enforce."""
 
 
 class _Line(BaseModel):
@@ -28,7 +28,7 @@ class Training(_Line):
     kind: Literal["training"] = "training"
     dnn: str
     batch_size: int
-    policy: str = "default"
+    policy: Policy = "default"
     seed: int = 0
 
 

@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    field_validator,
+    model_validator,
+)
 
 from asgd_model.baselines.networks import architecture
 from asgd_model.measurements import measurement_window, run_throughput
 from asgd_model.testbed.emulation import Emulation, Usage
 from asgd_model.testbed.machine import check, this_machine
 from asgd_model.testbed.platform import Platform
-from asgd_model.testbed.protocol import Initialize, Run, Save, Training
+from asgd_model.testbed.protocol import Initialize, Policy, Run, Save, Training
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,14 +47,25 @@ class Configuration(BaseModel):
     batch_size: int = Field(ge=1, le=100_000, description="examples per step")
     workers: int = Field(ge=1)
     servers: int = Field(default=1, ge=1, description="parameter servers")
-    policy: str = Field(default="default", description="order in which variables are received")
+    policy: Policy = Field(default="default", description="order in which variables are received")
     repeat: int = Field(default=1, ge=1, description="number of the repetition")
     steps: int = Field(default=20, ge=2, description="the run ends with the first worker's last")
-    warm_up: int = Field(default=2, ge=0, description="steps of each worker that do not count")
+    warm_up: int = Field(default=2, ge=1, description="steps of each worker that do not count")
     seed: int = Field(default=0, ge=0, description="of starts, images and initial values")
-    starts: tuple[float, ...] | None = Field(
+    starts: tuple[NonNegativeFloat, ...] | None = Field(
         default=None, description="seconds at which workers start; by default at random"
     )
+
+    @field_validator("dnn")
+    @classmethod
+    def _name_network(cls, name: str) -> str:
+        return architecture(name).name
+
+    @model_validator(mode="after")
+    def _check_starts(self) -> Configuration:
+        if self.starts is not None and len(self.starts) != self.workers:
+            raise ValueError(f"a start for each of {self.workers} workers")
+        return self
 
     def key(self, platform: Platform) -> dict[str, str | int]:
         """The columns that identify the run, `asgd_model.measurements.RUN`."""
@@ -115,7 +133,7 @@ def measure(
     TestbedError
         If the machine cannot, or the run fails.
     InputError
-        If there is no such network or policy, or too few steps to measure.
+        If the run had too few steps to measure.
     """
     network = architecture(configuration.dnn)
     workers, servers = configuration.workers, configuration.servers
@@ -170,7 +188,7 @@ def _starts(
     begin = time.monotonic()
     cluster.obey(cluster.workers[:1], Run(count=1))
     alone = time.monotonic() - begin
-    rng = np.random.default_rng((configuration.seed, configuration.repeat))
+    rng = np.random.default_rng((configuration.seed, configuration.repeat, configuration.workers))
     return rng.uniform(0.0, alone, configuration.workers)
 
 
