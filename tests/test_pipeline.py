@@ -262,7 +262,9 @@ def test_kernel_is_this_python_whatever_is_installed(project: Project) -> None:
     spec = {"argv": ["/nonexistent/python"], "display_name": "broken", "language": "python"}
     (home / "kernels" / "python3" / "kernel.json").write_text(json.dumps(spec))
     (home / "ipython/profile_default/startup/me.py").write_text("raise SystemExit")
-    project.notebook("where.ipynb", "import os, sys", "sys.executable, os.environ['MPLBACKEND']")
+    project.notebook(
+        "where.ipynb", "import os, sys", "print(sys.executable, os.environ['MPLBACKEND'])"
+    )
     project.pipeline({"name": "where", "notebook": "where.ipynb"})
     environment = os.environ | {
         "JUPYTER_PATH": str(home),
@@ -271,8 +273,8 @@ def test_kernel_is_this_python_whatever_is_installed(project: Project) -> None:
     }
     command = [sys.executable, "-m", "asgd_model", "reproduce", str(project.path)]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    shown = outputs(project.executed("where"))[-1].data["text/plain"]
-    assert shown == repr((sys.executable, "module://matplotlib_inline.backend_inline"))
+    shown = outputs(project.executed("where"))[-1].text
+    assert shown.split() == [sys.executable, "module://matplotlib_inline.backend_inline"]
 
 
 def test_parallel_runs_share_the_cores(project: Project) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.optimize import nnls
 
@@ -62,35 +61,52 @@ class TransferCost(BaseModel):
     worker: float
 
 
+class Links(BaseModel):
+    """What bulk flows found of a platform's links; rates of payload in bit/s."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    rate: float = Field(description="of one flow")
+    rate_both_ways: float = Field(description="of each of two opposite flows")
+    shares_down: tuple[float, ...] = Field(description="of equal flows from a server")
+    shares_up: tuple[float, ...] = Field(description="of equal flows to a server")
+    newcomers_down: tuple[float, ...] = Field(description="rate of a later flow over the first's")
+    newcomers_up: tuple[float, ...]
+
+    @property
+    def spread(self) -> float:
+        """`asgd_model.calibration.share_spread` in the direction in which it is larger."""
+        return round(max(share_spread(self.shares_down), share_spread(self.shares_up)), 3)
+
+    @property
+    def newcomer_share(self) -> float:
+        """Share of a flow that joins one from a server over the other's, geometric mean."""
+        return round(min(1.0, float(np.exp(np.log(self.newcomers_down).mean()))), 3)
+
+    @property
+    def fair(self) -> bool:
+        """Whether flows share links evenly, whoever was there first."""
+        return self.spread <= MOST_SPREAD and self.newcomer_share >= LEAST_NEWCOMER_SHARE
+
+
 class PlatformCalibration(BaseModel):
     """All that calibrating a platform found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     platform: Platform
-    link_rate: float = Field(description="payload of one flow, bit/s")
-    link_rate_both_ways: float = Field(description="of each of two opposite flows, bit/s")
-    shares_down: tuple[float, ...] = Field(description="rates of equal flows, bit/s")
-    shares_up: tuple[float, ...]
-    newcomers_down: tuple[float, ...] = Field(description="rate of a later flow over the first's")
-    newcomers_up: tuple[float, ...]
+    links: Links
     transfers: tuple[TransferCost, ...]
     calibration: Calibration
     machine: Machine
     framework: str
     date: str
 
-    @property
-    def fair(self) -> bool:
-        """Whether flows share links evenly, whoever was there first."""
-        known = self.calibration
-        return known.share_spread <= MOST_SPREAD and known.newcomer_share >= LEAST_NEWCOMER_SHARE
-
 
 def calibrate(platform: Platform, logs: Path, report: Report) -> PlatformCalibration:
     """Measure what a platform's links carry, how they are shared, and what communication costs.
 
-    Takes some two minutes.
+    Takes some three minutes.
 
     Parameters
     ----------
@@ -109,47 +125,30 @@ def calibrate(platform: Platform, logs: Path, report: Report) -> PlatformCalibra
     """
     check(platform, 1, 1)
     machine = this_machine()
-    with Emulation(platform, FLOWS, 1, logs) as cluster:
-        report("rate of the links")
-        one = Flow("ps0", "worker0", 0.0, _SECONDS)
-        back = Flow("worker0", "ps0", 0.0, _SECONDS)
-        alone = min(*_rates(cluster, [one]), *_rates(cluster, [back]))
-        both = _rates(cluster, [one, back])
-        report(f"{FLOWS} flows from a server, and a second one that joins later")
-        down = _sharing(cluster, [("ps0", worker) for worker in cluster.workers])
-        report(f"{FLOWS} flows to a server, and a second one that joins later")
-        up = _sharing(cluster, [(worker, "ps0") for worker in cluster.workers])
-    framework, transfers = _transfers(platform, logs, report)
-    newcomer_share = min(1.0, float(np.exp(np.log(down[1]).mean())))
-    found = PlatformCalibration(
+    links = _measure_links(platform, logs, report)
+    if not (links.fair or platform.unfair):
+        raise TestbedError(
+            f"the links of {platform.name} are unfair: shares spread by {links.spread} (at most "
+            f"{MOST_SPREAD}), a newcomer gets {links.newcomer_share} of the share of the first "
+            f"(at least {LEAST_NEWCOMER_SHARE}); a platform meant to be says unfair: true"
+        )
+    framework, transfers = _measure_transfers(platform, logs, report)
+    return PlatformCalibration(
         platform=platform,
-        link_rate=round(alone),
-        link_rate_both_ways=round(both.min()),
-        shares_down=tuple(np.round(down[0]).tolist()),
-        shares_up=tuple(np.round(up[0]).tolist()),
-        newcomers_down=tuple(np.round(down[1], 3).tolist()),
-        newcomers_up=tuple(np.round(up[1], 3).tolist()),
+        links=links,
         transfers=transfers,
         calibration=Calibration(
             worker_send=communication_cost(transfers, "up", "worker"),
             worker_receive=communication_cost(transfers, "down", "worker"),
             server_send=communication_cost(transfers, "down", "server"),
             server_receive=communication_cost(transfers, "up", "server"),
-            share_spread=round(max(share_spread(down[0]), share_spread(up[0])), 3),
-            newcomer_share=round(newcomer_share, 3),
+            share_spread=links.spread,
+            newcomer_share=links.newcomer_share,
         ),
         machine=machine,
         framework=framework,
         date=datetime.date.today().isoformat(),
     )
-    if not (found.fair or platform.unfair):
-        known = found.calibration
-        raise TestbedError(
-            f"the links of {platform.name} are unfair: shares spread by {known.share_spread} "
-            f"(at most {MOST_SPREAD}), a newcomer gets {known.newcomer_share} of the share of the "
-            f"first (at least {LEAST_NEWCOMER_SHARE}); a platform meant to be says unfair: true"
-        )
-    return found
 
 
 def calibrated(platform: Platform, results: Results, report: Report) -> PlatformCalibration:
@@ -215,26 +214,47 @@ def load_calibration(path: Path) -> PlatformCalibration:
     return validate(PlatformCalibration, read_json(path), str(path))
 
 
-def _rates(cluster: Emulation, flows: Sequence[Flow]) -> NDArray[np.float64]:
-    """Rates of flows from the last one's start, bit/s."""
+def _measure_links(platform: Platform, logs: Path, report: Report) -> Links:
+    with Emulation(platform, FLOWS, 1, logs) as cluster:
+        report("rate of the links")
+        one = Flow("ps0", "worker0", 0.0, _SECONDS)
+        back = Flow("worker0", "ps0", 0.0, _SECONDS)
+        alone = min(*_rates(cluster, [one]), *_rates(cluster, [back]))
+        both = min(_rates(cluster, [one, back]))
+        report(f"{FLOWS} flows from a server, and a second one that joins later")
+        shares_down, newcomers_down = _sharing(cluster, [("ps0", node) for node in cluster.workers])
+        report(f"{FLOWS} flows to a server, and a second one that joins later")
+        shares_up, newcomers_up = _sharing(cluster, [(node, "ps0") for node in cluster.workers])
+    return Links(
+        rate=round(alone),
+        rate_both_ways=round(both),
+        shares_down=shares_down,
+        shares_up=shares_up,
+        newcomers_down=newcomers_down,
+        newcomers_up=newcomers_up,
+    )
+
+
+def _rates(cluster: Emulation, flows: Sequence[Flow]) -> list[float]:
+    """Rates of flows from some time after the last one's start, bit/s."""
     begin = max(flow.begin for flow in flows) + _RAMP
-    return measure_flows(cluster, flows, begin, _SECONDS)
+    return list(map(float, measure_flows(cluster, flows, begin, _SECONDS)))
 
 
 def _sharing(
     cluster: Emulation, pairs: Sequence[tuple[str, str]]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Rates of flows that start together, and rates of later ones over those of first ones."""
     together = _rates(cluster, [Flow(*pair, 0.0, _SECONDS) for pair in pairs])
     ratios = []
     for join in _JOINS:
-        first, second = Flow(*pairs[0], 0.0, _SECONDS), Flow(*pairs[1], join, _SECONDS)
-        rates = _rates(cluster, [first, second])
-        ratios.append(rates[1] / rates[0])
-    return together, np.array(ratios)
+        first = Flow(*pairs[0], 0.0, _SECONDS)
+        rates = _rates(cluster, [first, Flow(*pairs[1], join, _SECONDS)])
+        ratios.append(round(rates[1] / rates[0], 4))
+    return tuple(round(rate) for rate in together), tuple(ratios)
 
 
-def _transfers(
+def _measure_transfers(
     platform: Platform, logs: Path, report: Report
 ) -> tuple[str, tuple[TransferCost, ...]]:
     """Framework, and what moving tensors costs one worker and one server."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from asgd_model.documents import read_yaml, validate
 from asgd_model.errors import InputError
@@ -27,7 +29,7 @@ from asgd_model.testbed.platform import Platform, load_platform
 from asgd_model.testbed.profiling import measure_profile
 from asgd_model.testbed.protocol import Policy
 from asgd_model.testbed.results import Results
-from asgd_model.testbed.run import Configuration, Measurement, Report, measure
+from asgd_model.testbed.run import Configuration, Measurement, Report, RunningJob
 
 _LONGEST_WAIT = 600.0
 """Seconds that a run waits for a quiet machine."""
@@ -48,16 +50,26 @@ class MeasurementSet(BaseModel):
     servers: int = Field(default=1, ge=1)
     policy: Policy = "default"
     workers: dict[int, int] = Field(min_length=1, description="repeats of each number of workers")
-    steps: int = Field(default=20, ge=3, description="of the first worker to end them")
+    steps: int | dict[int, int] = Field(
+        default=20,
+        description="of the first worker to end them, or that for each number of workers",
+    )
     profiled_steps: int = Field(default=20, ge=1, description="traced steps of one worker")
     keep_traces: bool = False
     seed: int = Field(default=0, ge=0)
 
+    @model_validator(mode="after")
+    def _know_steps(self) -> MeasurementSet:
+        if isinstance(self.steps, dict) and (missing := self.workers.keys() - self.steps.keys()):
+            raise ValueError(f"steps for {min(missing)} workers too")
+        return self
+
     def configurations(self) -> Iterator[Configuration]:
         """Every run of the set."""
         for workers, repeats in self.workers.items():
+            steps = self.steps[workers] if isinstance(self.steps, dict) else self.steps
             for repeat in range(1, repeats + 1):
-                yield self.configuration(workers, repeat, self.steps)
+                yield self.configuration(workers, repeat, steps)
 
     def configuration(self, workers: int, repeat: int, steps: int) -> Configuration:
         """One run of the set."""
@@ -194,30 +206,26 @@ class _Set:
         if not missing:
             return
         calibration = calibrated(self.platform, self.results, report)
-        profiled = self.job.configuration(1, 1, self.job.profiled_steps)
-        if not self.results.profile(profiled).exists():
-            report(f"{self.name}: profile")
-            traces = self.results.traces(profiled) if self.job.keep_traces else None
-            profile = self._undisturbed(
-                lambda: measure_profile(
-                    self.platform, profiled, calibration, self.results.logs, report, traces
-                ),
-                report,
-            )
-            save_profile(profile, self.results.profile(profiled))
-        for run in missing:
-            progress.next(f"{self.name}: {run.workers} workers, repeat {run.repeat}")
-            try:
-                found = self._undisturbed(partial(self._run, run, report), report)
-            except (TestbedError, InputError) as error:
-                yield f"{self.name}, {run.workers} workers, repeat {run.repeat}: {error}"
-            else:
-                self.results.add(found)
-                report(f"{found.row['steps_per_s']:.4f} steps/s")
-
-    def _run(self, run: Configuration, report: Report) -> tuple[Measurement, Measurement]:
-        found = measure(self.platform, run, self.results.logs, report)
-        return found, found
+        running = _Restarted(self, report)
+        with running:
+            profiled = self.job.configuration(1, 1, self.job.profiled_steps)
+            if not self.results.profile(profiled).exists():
+                report(f"{self.name}: profile")
+                traces = self.results.traces(profiled) if self.job.keep_traces else None
+                profile = self._undisturbed(
+                    lambda: measure_profile(running.job(), profiled, calibration, traces), report
+                )
+                save_profile(profile, self.results.profile(profiled))
+            for run in missing:
+                progress.next(f"{self.name}: {run.workers} workers, repeat {run.repeat}")
+                try:
+                    found = self._undisturbed(partial(_measure, running, run), report)
+                except (TestbedError, InputError) as error:
+                    running.end()
+                    yield f"{self.name}, {run.workers} workers, repeat {run.repeat}: {error}"
+                else:
+                    self.results.add(found)
+                    report(f"{found.row['steps_per_s']:.4f} steps/s")
 
     def _undisturbed(
         self, attempt: Callable[[], tuple[Found, Measurement]], report: Report
@@ -233,6 +241,46 @@ class _Set:
                 break
             report(f"others used {measurement.foreign_load:.2f} cores, more than {most}")
         return min(results, key=lambda result: result[0])[1]
+
+
+class _Restarted:
+    """The processes of a set's job: started when first needed, and again after a failure."""
+
+    def __init__(self, one: _Set, report: Report) -> None:
+        self._set = one
+        self._report = report
+        self._stack = ExitStack()
+        self._job: RunningJob | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def job(self) -> RunningJob:
+        """The job, with as many workers as the set has at most."""
+        if self._job is None:
+            job, results = self._set.job, self._set.results
+            largest = job.configuration(max(job.workers), 1, 2)
+            running = RunningJob(self._set.platform, largest, results.logs, self._report)
+            self._job = self._stack.enter_context(running)
+        return self._job
+
+    def end(self) -> None:
+        """End the processes, if they run."""
+        self._job = None
+        self._stack.close()
+
+
+def _measure(running: _Restarted, run: Configuration) -> tuple[Measurement, Measurement]:
+    found = running.job().measure(run)
+    return found, found
 
 
 def _wait_for_quiet(most: float, report: Report) -> None:

@@ -108,7 +108,7 @@ def run(
     from asgd_model.testbed.calibration import calibrated
     from asgd_model.testbed.profiling import measure_profile
     from asgd_model.testbed.results import Results
-    from asgd_model.testbed.run import Configuration, measure
+    from asgd_model.testbed.run import Configuration, RunningJob, measure
 
     if starts is not None:
         options["starts"] = starts.split(",")
@@ -117,9 +117,8 @@ def run(
     traces = results.traces(configuration) if traced else None
     if profiled:
         calibration = calibrated(platform, results, click.echo)
-        profile, found = measure_profile(
-            platform, configuration, calibration, results.logs, click.echo, traces
-        )
+        with RunningJob(platform, configuration, results.logs, click.echo) as job:
+            profile, found = measure_profile(job, configuration, calibration, traces)
         path = results.profile(configuration)
         save_profile(profile, path)
         click.echo(f"{path}: {profile}")
@@ -148,8 +147,8 @@ def calibrate(platform: Platform, folder: Path) -> None:
     results = Results(folder, platform.name)
     found = calibration.calibrate(platform, results.logs, click.echo)
     calibration.save_calibration(found, results.calibration)
-    click.echo(f"link_rate: {found.link_rate / 1e6:.1f} Mbit/s of payload")
-    click.echo(f"link_rate_both_ways: {found.link_rate_both_ways / 1e6:.1f} Mbit/s")
+    click.echo(f"link: {found.links.rate / 1e6:.1f} Mbit/s of payload")
+    click.echo(f"link in both directions: {found.links.rate_both_ways / 1e6:.1f} Mbit/s each")
     for name, value in found.calibration.model_dump().items():
         if isinstance(value, dict):
             per_byte, per_tensor = value["per_byte"] * 1e9, value["per_tensor"] * 1e6

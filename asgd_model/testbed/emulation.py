@@ -118,7 +118,7 @@ class Emulation:
             limits, index = self.limits(node), nodes.index(node)
             task = Task(role=role, index=index, cluster=cluster, limits=limits, job=job)
             self._write(node, task.model_dump_json())
-        return str(self._wait("ready", self.nodes)[self.nodes[0]]["framework"])
+        return str(self.wait("ready", self.nodes)[self.nodes[0]]["framework"])
 
     def spawn(
         self, node: str, module: str, *arguments: str, stderr: IO[bytes] | None = None
@@ -158,7 +158,17 @@ class Emulation:
         """Send a command to nodes and wait until all of them are done."""
         for node in nodes:
             self.tell(node, command)
-        self._wait("done", nodes)
+        self.wait("done", nodes)
+
+    def wait(self, event: str, nodes: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Wait until all of these nodes have sent a message; other messages are dropped."""
+        found: dict[str, dict[str, Any]] = {}
+        for node, message in self.messages():
+            if message["event"] == event and node in nodes:
+                found[node] = message
+                if len(found) == len(nodes):
+                    break
+        return found
 
     def messages(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Messages of all nodes as they come.
@@ -194,16 +204,6 @@ class Emulation:
     def foreign_seconds(self) -> float:
         """CPU time used by all that is no node or taken away from the machine, in seconds."""
         return used_seconds() - sum(group.seconds for group in self._groups.values())
-
-    def _wait(self, event: str, nodes: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Wait until all of these nodes have sent a message; other messages are dropped."""
-        found: dict[str, dict[str, Any]] = {}
-        for node, message in self.messages():
-            if message["event"] == event and node in nodes:
-                found[node] = message
-                if len(found) == len(nodes):
-                    break
-        return found
 
     def _launch(self, node: str) -> None:
         with open(self._logs / f"{node}.log", "wb") as log:

@@ -91,6 +91,8 @@ class _Worker:
                 self._save(command)
 
     def _run(self, command: Run) -> None:
+        if command.graphs:
+            self._traces.clear()
         time.sleep(max(0.0, command.at - time.monotonic()))
         for index in range(command.count):
             traced = command.trace_every > 0 and index % command.trace_every == 0
@@ -112,6 +114,7 @@ class _Worker:
         for index, metadata in enumerate(kept):
             content = gzip.compress(metadata.SerializeToString(), mtime=0)
             write_bytes(Path(command.folder) / f"run_metadata_{index:02}.pb.gz", content)
+        self._traces.clear()
 
 
 def _tell(channel: TextIO, event: str, **fields: object) -> None:

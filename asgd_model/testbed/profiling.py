@@ -12,16 +12,13 @@ from asgd_model.errors import InputError
 from asgd_model.profile import Metadata, Profile
 from asgd_model.tensorflow_trace import read_run_metadata
 from asgd_model.testbed.calibration import PlatformCalibration
-from asgd_model.testbed.platform import Platform
-from asgd_model.testbed.run import Configuration, Measurement, Report, measure
+from asgd_model.testbed.run import Configuration, Measurement, RunningJob
 
 
 def measure_profile(
-    platform: Platform,
+    job: RunningJob,
     configuration: Configuration,
     calibration: PlatformCalibration,
-    logs: Path,
-    report: Report,
     traces: Path | None = None,
 ) -> tuple[Profile, Measurement]:
     """Profile a job on one worker.
@@ -30,16 +27,12 @@ def measure_profile(
 
     Parameters
     ----------
-    platform : Platform
-        The cluster.
+    job : RunningJob
+        The job; its first worker is profiled.
     configuration : Configuration
-        The job, with one worker; `steps` are to be traced after the warm-up.
+        Of the job, with one worker; `steps` are to be traced after the warm-up.
     calibration : PlatformCalibration
         Of the platform.
-    logs : Path
-        Folder for what the nodes' processes print.
-    report : callable
-        Is told of the progress.
     traces : Path, optional
         Folder to keep the RunMetadata in.
 
@@ -53,15 +46,16 @@ def measure_profile(
     InputError
         If the configuration has more than one worker.
     TestbedError
-        As `asgd_model.testbed.run.measure`.
+        If the run fails.
     """
     if configuration.workers != 1:
         raise InputError("measure_profile", configuration.workers, "one worker", field="workers")
+    platform = job.platform
     steps = configuration.warm_up + 2 * configuration.steps
     with tempfile.TemporaryDirectory() as temporary:
         folder = traces or Path(temporary)
         run = configuration.model_copy(update={"steps": steps})
-        measurement = measure(platform, run, logs, report, folder)
+        measurement = job.measure(run, folder)
         paths = sorted((folder / "worker0").glob("*.pb.gz"))
         network = architecture(configuration.dnn)
         metadata = Metadata(
@@ -72,7 +66,7 @@ def measure_profile(
             framework=measurement.row["framework"],
             date=measurement.row["date"],
             source="asgd-model testbed run --profile",
-            link_rate=calibration.link_rate,
+            link_rate=calibration.links.rate,
             worker_cores=platform.worker.cores,
             server_cores=platform.server.cores,
             worker_threads=platform.worker.inter_op_threads,

@@ -77,7 +77,7 @@ class Run(_Line):
     trace_every : int
         Trace the first step and each so-many-th after it; 0 for none.
     graphs : bool
-        Whether traced steps also record the partition graphs.
+        Whether traced steps also record the partition graphs; earlier traces are forgotten.
     """
 
     do: Literal["run"] = "run"
@@ -89,7 +89,7 @@ class Run(_Line):
 
 
 class Save(_Line):
-    """Write the traces of the steps run, but for some of the first.
+    """Write the traces of the steps run, but for some of the first, and forget them.
 
     The first trace of all, which has the partition graphs, gives them to the first one written.
     """

@@ -1,12 +1,15 @@
-"""The measurement of one configuration: steps of all workers on the emulated cluster."""
+"""Measurements of a job: steps of some or all of its workers on the emulated cluster."""
 
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +104,129 @@ class Measurement:
         return float(self.row["foreign_load"])
 
 
+class RunningJob:
+    """The processes of one job on the emulated cluster; a context manager.
+
+    Entering starts all processes, gives the variables their values and lets each worker run a
+    step, without CPU quotas, which would only make that slow. Then runs with any number of the
+    workers can be measured one after the other; the others idle meanwhile.
+
+    Parameters
+    ----------
+    platform : Platform
+        The cluster.
+    configuration : Configuration
+        The job, with as many workers as any of its runs will have.
+    logs : Path
+        Folder for what the nodes' processes print.
+    report : callable
+        Is told of the progress.
+
+    Raises
+    ------
+    TestbedError
+        On entering, if the machine cannot, or a process fails.
+    """
+
+    def __init__(
+        self, platform: Platform, configuration: Configuration, logs: Path, report: Report
+    ) -> None:
+        self.platform = platform
+        self.configuration = configuration
+        self._report = report
+        self._cluster = Emulation(platform, configuration.workers, configuration.servers, logs)
+        self._framework = ""
+        self._alone = math.nan
+
+    def __enter__(self) -> RunningJob:
+        job, report = self.configuration, self._report
+        network = architecture(job.dnn)
+        parameters = network.parameters + network.statistics
+        check(self.platform, job.workers, job.servers, parameters)
+        with ExitStack() as stack:
+            cluster = stack.enter_context(self._cluster)
+            report(f"starting {job.workers} workers and {job.servers} servers of {job.dnn}")
+            cluster.enforce_quotas(False)
+            self._framework = cluster.start(
+                Training(dnn=job.dnn, batch_size=job.batch_size, policy=job.policy, seed=job.seed)
+            )
+            cluster.obey(cluster.workers[:1], Initialize())
+            report("first steps, without quotas")
+            cluster.obey(cluster.workers, Run(count=1))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def measure(self, configuration: Configuration, traces: Path | None = None) -> Measurement:
+        """Run a configuration of the job and measure it.
+
+        Unless told when, each worker starts at random, evenly spread over the time of one step
+        alone: nearly constant phases keep their offsets for long.
+
+        Parameters
+        ----------
+        configuration : Configuration
+            What runs; of this job, with at most its number of workers.
+        traces : Path, optional
+            Folder for RunMetadata, a subfolder per worker: of every other step of a single
+            worker, of every step of several.
+
+        Raises
+        ------
+        TestbedError
+            If the run fails; the job is of no use then.
+        InputError
+            If the run had too few steps to measure.
+        """
+        machine = this_machine()
+        cluster = self._cluster
+        workers = cluster.workers[: configuration.workers]
+        every = 0 if traces is None else 2 if configuration.workers == 1 else 1
+        if every:
+            cluster.obey(workers, Run(count=1, trace_every=1, graphs=True))
+        cluster.enforce_quotas()
+        starts = self._starts(configuration)
+        log = _Log(cluster, configuration, self._report)
+        log.record(starts, every)
+        cluster.enforce_quotas(False)
+        log.finish()
+        if traces is not None:
+            for node in workers:
+                skip = 1 + -(-configuration.warm_up // every)
+                cluster.obey([node], Save(folder=str(traces / node), skip=skip))
+        row = {
+            **configuration.key(self.platform),
+            **log.throughput(),
+            **log.usage(),
+            "seed": configuration.seed,
+            "framework": self._framework,
+            **machine.as_columns(),
+            "date": datetime.date.today().isoformat(),
+        }
+        return Measurement(row, log.steps())
+
+    def _starts(self, configuration: Configuration) -> NDArray[np.float64]:
+        """Seconds at which the workers begin."""
+        if configuration.starts is not None:
+            return np.array(configuration.starts)
+        if configuration.workers == 1:
+            return np.zeros(1)
+        if math.isnan(self._alone):
+            self._report("one step of the first worker alone")
+            begin = time.monotonic()
+            self._cluster.obey(self._cluster.workers[:1], Run(count=1))
+            self._alone = time.monotonic() - begin
+        key = configuration.seed, configuration.repeat, configuration.workers
+        return np.random.default_rng(key).uniform(0.0, self._alone, configuration.workers)
+
+
 def measure(
     platform: Platform,
     configuration: Configuration,
@@ -108,88 +234,9 @@ def measure(
     report: Report,
     traces: Path | None = None,
 ) -> Measurement:
-    """Run a configuration and measure it.
-
-    All processes start, give the variables their values and run one step without CPU quotas,
-    which would only make that slow. Unless told when, each worker then starts at random, evenly
-    spread over the time of one step alone: nearly constant phases keep their offsets for long.
-
-    Parameters
-    ----------
-    platform : Platform
-        The cluster.
-    configuration : Configuration
-        What runs on it.
-    logs : Path
-        Folder for what the nodes' processes print.
-    report : callable
-        Is told of the progress.
-    traces : Path, optional
-        Folder for RunMetadata, a subfolder per worker: of every other step of a single worker,
-        of every step of several.
-
-    Raises
-    ------
-    TestbedError
-        If the machine cannot, or the run fails.
-    InputError
-        If the run had too few steps to measure.
-    """
-    network = architecture(configuration.dnn)
-    workers, servers = configuration.workers, configuration.servers
-    check(platform, workers, servers, network.parameters + network.statistics)
-    machine = this_machine()
-    every = 0 if traces is None else 2 if workers == 1 else 1
-    with Emulation(platform, workers, servers, logs) as cluster:
-        cluster.enforce_quotas(False)
-        report(f"starting {workers} workers and {servers} servers of {platform.name}")
-        framework = cluster.start(
-            Training(
-                dnn=network.name,
-                batch_size=configuration.batch_size,
-                policy=configuration.policy,
-                seed=configuration.seed,
-            )
-        )
-        cluster.obey(cluster.workers[:1], Initialize())
-        report("first steps, without quotas")
-        first = Run(count=1, trace_every=every, graphs=every > 0)
-        cluster.obey(cluster.workers, first)
-        cluster.enforce_quotas()
-        starts = _starts(cluster, configuration, report)
-        log = _Log(cluster, configuration, report)
-        log.record(starts, every)
-        if traces is not None:
-            cluster.enforce_quotas(False)
-            for node in cluster.workers:
-                skip = 1 + -(-configuration.warm_up // every)
-                cluster.obey([node], Save(folder=str(traces / node), skip=skip))
-    row = {
-        **configuration.key(platform),
-        **log.throughput(),
-        **log.usage(),
-        "seed": configuration.seed,
-        "framework": framework,
-        **machine.as_columns(),
-        "date": datetime.date.today().isoformat(),
-    }
-    return Measurement(row, log.steps())
-
-
-def _starts(
-    cluster: Emulation, configuration: Configuration, report: Report
-) -> NDArray[np.float64]:
-    """Seconds at which the workers begin."""
-    if configuration.starts is not None:
-        return np.array(configuration.starts)
-    if configuration.workers == 1:
-        return np.zeros(1)
-    report("one step of the first worker alone")
-    begin = time.monotonic()
-    cluster.obey(cluster.workers[:1], Run(count=1))
-    alone = time.monotonic() - begin
-    rng = np.random.default_rng((configuration.seed, configuration.repeat, configuration.workers))
-    return rng.uniform(0.0, alone, configuration.workers)
+    """Start a job, measure one run of it as `RunningJob.measure` does, and end it."""
+    with RunningJob(platform, configuration, logs, report) as job:
+        return job.measure(configuration, traces)
 
 
 @dataclass(frozen=True)
@@ -213,23 +260,24 @@ class _Log:
         self._end = np.full(shape, np.nan)
         self._traced = np.zeros(shape, dtype=bool)
         self._ended = np.zeros(configuration.workers, dtype=np.int64)
+        self._workers = cluster.workers[: configuration.workers]
+        self._running = set(self._workers)
         self._counters: list[_Counters] = []
 
     def record(self, starts: NDArray[np.float64], trace_every: int) -> None:
         """Run steps until the first worker has ended its last one; traced ones to the end."""
         steps, warm_up = self._configuration.steps, self._configuration.warm_up
         begin = reported = time.monotonic() + _LEAD
-        for node, start in zip(self._cluster.workers, starts.tolist(), strict=True):
+        for node, start in zip(self._workers, starts.tolist(), strict=True):
             command = Run(count=steps, at=begin + start, trace_every=trace_every)
             self._cluster.tell(node, command)
-        running = set(self._cluster.workers)
         for node, message in self._cluster.messages():
             if message["event"] == "done":
-                running.remove(node)
-                if not running or not trace_every:
+                self._running.remove(node)
+                if not self._running or not trace_every:
                     break
                 continue
-            self._note(self._cluster.workers.index(node), message)
+            self._note(self._workers.index(node), message)
             first, last = int(self._ended.max()), int(self._ended.min())
             if (len(self._counters) == 0 and last >= warm_up) or (
                 len(self._counters) == 1 and first == steps
@@ -239,6 +287,11 @@ class _Log:
                 reported = now
                 left = (now - begin) / first * (steps - first)
                 self._report(f"step {first} of {steps}; about {left:.0f} s left")
+
+    def finish(self) -> None:
+        """Wait for the workers that still run steps, which do not count."""
+        if self._running:
+            self._cluster.wait("done", self._running)
 
     def throughput(self) -> dict[str, Any]:
         """Columns of the throughput."""
@@ -265,7 +318,7 @@ class _Log:
             for node, used in ((node, after.used[node] - before.used[node]) for node in after.used)
         }
         server = np.max([rates[node] for node in self._cluster.servers], axis=0)
-        worker = np.mean([rates[node] for node in self._cluster.workers], axis=0)
+        worker = np.mean([rates[node] for node in self._workers], axis=0)
         return {
             "server_cores": round(float(server[0]), 4),
             "worker_cores": round(float(worker[0]), 4),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from asgd_model.profile import Calibration
 from asgd_model.testbed.calibration import (
+    Links,
     PlatformCalibration,
     TransferCost,
     communication_cost,
@@ -60,38 +61,44 @@ def test_costs_are_never_negative() -> None:
     assert cost.per_tensor == pytest.approx(0.0, abs=1e-9)
 
 
-def calibration(**found: Any) -> PlatformCalibration:
-    return PlatformCalibration(
+EVEN = (95e6, 95e6, 95e6)
+
+
+def links(shares: tuple[float, ...] = EVEN, newcomer: float = 1.0) -> Links:
+    """Links whose flows to a server get these shares, and a later one from it this one."""
+    return Links(
+        rate=190e6,
+        rate_both_ways=189e6,
+        shares_down=EVEN,
+        shares_up=shares,
+        newcomers_down=(newcomer, newcomer),
+        newcomers_up=(1.0, 1.0),
+    )
+
+
+def test_uneven_sharing_is_unfair() -> None:
+    """Neither scattered shares, in either direction, nor an advantage of the first are fair."""
+    assert links().fair
+    assert links(shares=(100e6, 95e6, 90e6), newcomer=0.95).fair
+    assert not links(shares=(190e6, 95e6, 20e6)).fair
+    assert not links(newcomer=0.6).fair
+
+
+def test_an_advantage_of_newcomers_is_none_of_the_first() -> None:
+    """A later flow that happens to get more does not make a share above 1."""
+    assert links(newcomer=1.1).newcomer_share == 1.0
+
+
+def test_a_calibration_is_stored(tmp_path: Path) -> None:
+    """It comes back as it was."""
+    known = PlatformCalibration(
         platform=FAST,
-        link_rate=190e6,
-        link_rate_both_ways=189e6,
-        shares_down=(95e6, 95e6),
-        shares_up=(95e6, 95e6),
-        newcomers_down=(1.0,),
-        newcomers_up=(1.0,),
+        links=links(),
         transfers=tuple(transfers(1e-3, 1e-5, 1e-9)),
-        calibration=Calibration(**found),
+        calibration=Calibration(share_spread=0.05),
         machine=Machine("some CPU", 2, "6.1.0-x", 800.0),
         framework="TensorFlow 2.21.0",
         date="2026-12-01",
     )
-
-
-@pytest.mark.parametrize(
-    ("found", "fair"),
-    [
-        ({"share_spread": 0.05, "newcomer_share": 0.95}, True),
-        ({"share_spread": 0.9, "newcomer_share": 1.0}, False),
-        ({"share_spread": 0.05, "newcomer_share": 0.6}, False),
-    ],
-)
-def test_uneven_sharing_is_unfair(found: dict[str, float], fair: bool) -> None:
-    """Neither scattered shares nor an advantage of the first flow are fair."""
-    assert calibration(**found).fair is fair
-
-
-def test_a_calibration_is_stored(tmp_path: Any) -> None:
-    """It comes back as it was."""
-    known = calibration(share_spread=0.05)
     save_calibration(known, tmp_path / "desk.json")
     assert load_calibration(tmp_path / "desk.json") == known
