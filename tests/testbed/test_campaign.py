@@ -14,6 +14,7 @@ from asgd_model.testbed import campaign
 from asgd_model.testbed.campaign import run_campaign
 from asgd_model.testbed.errors import TestbedError
 from asgd_model.testbed.machine import Machine
+from asgd_model.testbed.platform import Platform
 from asgd_model.testbed.results import Results
 from asgd_model.testbed.run import Configuration, Measurement
 
@@ -23,6 +24,25 @@ from .test_results import measurement
 MACHINE = Machine("some CPU", 2, "6.1.0-x", 800.0)
 
 
+class Job:
+    """The processes of a job, as a context manager that counts its starts and ends."""
+
+    def __init__(self, laboratory: Laboratory, platform: Platform, job: Configuration) -> None:
+        self.laboratory = laboratory
+        self.platform = platform
+        self.job = job
+
+    def __enter__(self) -> Job:
+        self.laboratory.started.append(self.job.workers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.laboratory.ended += 1
+
+    def measure(self, run: Configuration) -> Measurement:
+        return self.laboratory.measure(self.platform, run)
+
+
 class Laboratory:
     """Takes the place of the machine; records what it is asked to measure."""
 
@@ -30,13 +50,20 @@ class Laboratory:
         self.folder = folder
         self.machine = MACHINE
         self.measured: list[str] = []
+        self.started: list[int] = []
+        self.steps: list[int] = []
+        self.ended = 0
         self.loads: list[float] = []
         self.fail: Callable[[Configuration], bool] = lambda run: False
         self.reports: list[str] = []
         self._profile = profile
 
-    def measure(self, platform: Any, run: Configuration, *_: Any) -> Measurement:
+    def start(self, platform: Platform, job: Configuration, *_: Any) -> Job:
+        return Job(self, platform, job)
+
+    def measure(self, platform: Platform, run: Configuration) -> Measurement:
         self.measured.append(f"w{run.workers} r{run.repeat}")
+        self.steps.append(run.steps)
         if self.fail(run):
             raise TestbedError("worker1 was ended by SIGKILL")
         made = measurement(run.workers, run.repeat, rate=float(len(self.measured)), dnn=run.dnn)
@@ -58,7 +85,7 @@ def laboratory(tmp_path: Path, small: Profile, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(campaign, "this_machine", lambda: made.machine)
     monkeypatch.setattr(campaign, "foreign_load", lambda: 0.0)
     monkeypatch.setattr(campaign, "calibrated", lambda *_: None)
-    monkeypatch.setattr(campaign, "measure", made.measure)
+    monkeypatch.setattr(campaign, "RunningJob", made.start)
     monkeypatch.setattr(campaign, "measure_profile", made.measure_profile)
     (tmp_path / "fast.yaml").write_text(FAST.model_dump_json())
     (tmp_path / "campaign.yaml").write_text(
@@ -68,8 +95,9 @@ def laboratory(tmp_path: Path, small: Profile, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_is_measured_once(laboratory: Laboratory) -> None:
-    """The profile first, then every run; a second time there is nothing to do."""
+    """The profile first, then every run, by processes started once; then nothing is left to do."""
     assert laboratory.run() == []
+    assert (laboratory.started, laboratory.ended) == ([2], 1)
     assert laboratory.measured == ["profile", "w1 r1", "w2 r1", "w2 r2"]
     assert len(Results(laboratory.folder, "fast").find({"dnn": "googlenet"})) == 3
     assert laboratory.run() == []
@@ -97,7 +125,7 @@ def test_an_interrupted_campaign_goes_on(laboratory: Laboratory) -> None:
     ("machine", "anew"),
     [
         (Machine("some CPU", 2, "6.1.0-x", 830.0), False),
-        (Machine("some CPU", 2, "6.1.0-x", 1000.0), True),
+        (Machine("some CPU", 2, "6.1.0-x", 1300.0), True),
         (Machine("another CPU", 2, "6.1.0-x", 800.0), True),
     ],
 )
@@ -124,12 +152,25 @@ def test_a_disturbed_run_is_repeated(laboratory: Laboratory) -> None:
 
 
 def test_a_failed_run_does_not_stop_the_others(laboratory: Laboratory) -> None:
-    """What could not be measured is named with its reason."""
+    """What could not be measured is named with its reason; the job starts anew for the rest."""
     laboratory.fail = lambda run: run.workers == 1
     (failure,) = laboratory.run()
+    assert (laboratory.started, laboratory.ended) == ([2, 2], 2)
     assert "1 workers" in failure
     assert "SIGKILL" in failure
     assert len(Results(laboratory.folder, "fast").find({})) == 2
+
+
+def test_steps_may_differ_with_the_number_of_workers(laboratory: Laboratory) -> None:
+    """Each number of workers has its own number of steps, or the campaign is refused."""
+    sets = "sets: [{{platform: fast.yaml, dnn: googlenet, batch_size: 4, workers: {}, steps: {}}}]"
+    file = laboratory.folder / "campaign.yaml"
+    file.write_text(sets.format("{1: 1, 2: 1}", "{1: 9, 2: 7}"))
+    laboratory.run()
+    assert laboratory.steps == [9, 7]
+    file.write_text(sets.format("{1: 1, 2: 1}", "{1: 9}"))
+    with pytest.raises(InputError, match="steps for 2 workers too"):
+        laboratory.run()
 
 
 def test_time_left_is_told(laboratory: Laboratory) -> None:
