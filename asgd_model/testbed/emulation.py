@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from asgd_model.testbed.cpu import CpuGroup, find_controller, remove_groups
 from asgd_model.testbed.errors import TestbedError
-from asgd_model.testbed.machine import exclusive, remove_remains, used_seconds
+from asgd_model.testbed.machine import exclusive, remove_remains
 from asgd_model.testbed.network import INTERFACE, Network
 from asgd_model.testbed.platform import NodeLimits, Platform
 from asgd_model.testbed.protocol import Command, Task, Training, Transfers
@@ -200,10 +200,6 @@ class Emulation:
                 received, sent = int(values.split()[0]), int(values.split()[8])
                 return Usage(self._groups[node].seconds, sent, received)
         raise TestbedError(f"{node} has no interface {INTERFACE}")
-
-    def foreign_seconds(self) -> float:
-        """CPU time used by all that is no node or taken away from the machine, in seconds."""
-        return used_seconds() - sum(group.seconds for group in self._groups.values())
 
     def _launch(self, node: str) -> None:
         with open(self._logs / f"{node}.log", "wb") as log:

@@ -18,7 +18,13 @@ from typing import Any
 
 import psutil
 
-from asgd_model.testbed.cpu import find_controller, processes, remaining_groups, remove_groups
+from asgd_model.testbed.cpu import (
+    GROUP,
+    find_controller,
+    processes,
+    remaining_groups,
+    remove_groups,
+)
 from asgd_model.testbed.errors import TestbedError
 from asgd_model.testbed.network import namespaces, remove_namespaces
 from asgd_model.testbed.platform import Platform
@@ -173,17 +179,19 @@ def remove_remains() -> list[str]:
     ]
 
 
-def used_seconds() -> float:
-    """CPU time used on the machine or taken away by its hypervisor, in seconds of one core."""
+def foreign_seconds() -> float:
+    """CPU time used outside the testbed or taken away by the machine's hypervisor, in seconds."""
+    controller = find_controller()
     stolen = getattr(psutil.cpu_times(), "steal", 0.0)
-    return find_controller().seconds("") + float(stolen)
+    own = controller.seconds(GROUP) if remaining_groups(controller) else 0.0
+    return controller.seconds("") + float(stolen) - own
 
 
 def foreign_load(seconds: float = 3.0) -> float:
-    """Cores in use, mean over some seconds in which this process sleeps."""
-    before = used_seconds()
+    """Cores that others use, mean over some seconds in which this process sleeps."""
+    before = foreign_seconds()
     time.sleep(seconds)
-    return (used_seconds() - before) / seconds
+    return (foreign_seconds() - before) / seconds
 
 
 def _score() -> float:

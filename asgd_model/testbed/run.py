@@ -26,7 +26,7 @@ from pydantic import (
 from asgd_model.baselines.networks import architecture
 from asgd_model.measurements import measurement_window, run_throughput
 from asgd_model.testbed.emulation import Emulation, Usage
-from asgd_model.testbed.machine import check, this_machine
+from asgd_model.testbed.machine import check, foreign_seconds, this_machine
 from asgd_model.testbed.platform import Platform
 from asgd_model.testbed.protocol import Initialize, Policy, Run, Save, Training
 
@@ -353,4 +353,4 @@ class _Log:
     def _count(self) -> None:
         cluster = self._cluster
         used = {node: cluster.usage(node) for node in cluster.nodes}
-        self._counters.append(_Counters(time.monotonic(), used, cluster.foreign_seconds()))
+        self._counters.append(_Counters(time.monotonic(), used, foreign_seconds()))
