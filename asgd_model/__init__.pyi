@@ -31,5 +31,11 @@ from .simulator import simulation_trace as simulation_trace
 from .simulator import staleness_distribution as staleness_distribution
 from .simulator import synthetic_profile as synthetic_profile
 from .tensorflow_trace import read_run_metadata as read_run_metadata
+from .testbed.calibration import explained_costs as explained_costs
+from .testbed.calibration import link_shares as link_shares
+from .testbed.calibration import load_calibration as load_calibration
+from .testbed.platform import load_platform as load_platform
+from .testbed.quality import resource_use as resource_use
+from .testbed.quality import tracing as tracing
 
 __version__: str

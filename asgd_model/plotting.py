@@ -689,6 +689,153 @@ def advice(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def communication_costs(costs: pd.DataFrame) -> NDArray[np.object_]:
+    """Draw the CPU time that moving tensors took against what the fitted costs say.
+
+    Parameters
+    ----------
+    costs : DataFrame
+        From `asgd_model.explained_costs`.
+
+    Returns
+    -------
+    ndarray of Axes, shape (2,)
+        One for the worker, one for the server.
+    """
+    axes = plt.subplots(1, 2, figsize=(8.0, 3.8), layout="constrained", sharex=True, sharey=True)[1]
+    for ax, (node, own) in zip(axes, costs.groupby("node", sort=False), strict=True):
+        for index, (does, part) in enumerate(own.groupby("does", sort=False)):
+            colour, marker = _COLOURS[index], "os"[index]
+            ax.loglog(
+                1e3 * part["fitted"], 1e3 * part["measured"], marker, color=colour, label=does
+            )
+        ends = 1e3 * np.array([costs["measured"].min() / 1.5, costs["measured"].max() * 1.5])
+        ax.plot(ends, ends, "--", color="grey", linewidth=1, label="as fitted")
+        ax.set_title(str(node), loc="left", fontsize="medium")
+        ax.set_xlabel("fitted CPU time per step (ms)")
+        ax.legend(frameon=False, fontsize="small")
+        sns.despine(ax=ax)
+    axes[0].set_ylabel("measured CPU time per step (ms)")
+    return np.asarray(axes)
+
+
+def link_shares(shares: pd.DataFrame, rate: float, ax: Axes | None = None) -> Axes:
+    """Draw what each of several equal flows got of a link.
+
+    Parameters
+    ----------
+    shares : DataFrame
+        From `asgd_model.link_shares`.
+    rate : float
+        Payload that one flow alone gets, bit/s; a line marks its even share.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 3.2), layout="constrained")[1]
+    sns.barplot(
+        shares.assign(rate=shares["rate"] / 1e6),
+        x="flow",
+        y="rate",
+        hue="direction",
+        palette=_COLOURS[:2],
+        ax=ax,
+    )
+    flows = shares["flow"].nunique()
+    label = f"{rate / 1e6:.0f} Mbit/s / {flows}"
+    ax.axhline(rate / 1e6 / flows, color="grey", linestyle="--", linewidth=1, label=label)
+    ax.set_xlabel("flow")
+    ax.set_ylabel("rate of payload (Mbit/s)")
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    sns.despine(ax=ax)
+    return ax
+
+
+def resource_use(use: pd.DataFrame) -> NDArray[np.object_]:
+    """Draw how much of links and CPU quotas the runs of each job used.
+
+    Parameters
+    ----------
+    use : DataFrame
+        From `asgd_model.resource_use`; one panel per network and batch size.
+
+    Returns
+    -------
+    ndarray of Axes, shape (jobs,)
+    """
+    jobs = list(use.groupby(["dnn", "batch_size"], sort=False))
+    axes = plt.subplots(
+        1, len(jobs), figsize=(2.4 * len(jobs) + 1.6, 3.0), layout="constrained", sharey=True
+    )[1]
+    lines = {
+        "server_send": "server, sending link",
+        "server_receive": "server, receiving link",
+        "server_cpu": "server, CPU",
+        "worker_cpu": "workers, CPU",
+    }
+    for ax, ((dnn, batch_size), runs) in zip(np.atleast_1d(axes), jobs, strict=True):
+        for index, (column, label) in enumerate(lines.items()):
+            mean = runs.groupby("workers")[column].mean()
+            ax.plot(
+                mean.index,
+                100.0 * mean,
+                _STYLES[index],
+                marker="os^D"[index],
+                markersize=4,
+                color=_COLOURS[index],
+                label=label,
+            )
+        ax.set_title(f"{dnn}, batch {batch_size}", fontsize="medium")
+        ax.set_xlabel("workers")
+        ax.set_ylim(0.0, 105.0)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        sns.despine(ax=ax)
+    np.atleast_1d(axes)[0].set_ylabel("of the capacity (%)")
+    np.atleast_1d(axes)[-1].legend(
+        frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
+    return np.atleast_1d(axes)
+
+
+def repeatability(noise: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how far repeats of one configuration are apart.
+
+    Parameters
+    ----------
+    noise : DataFrame
+        `dnn` and the columns of `asgd_model.accuracy.noise`.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 3.4), layout="constrained")[1]
+    configurations = noise.groupby(["dnn", "workers"], sort=False).first().reset_index()
+    for index, (dnn, own) in enumerate(configurations.groupby("dnn", sort=False)):
+        ax.plot(
+            own["workers"],
+            100.0 * own["spread"],
+            _STYLES[index % len(_STYLES)],
+            marker="os^Dv"[index % 5],
+            markersize=4,
+            color=_COLOURS[index % len(_COLOURS)],
+            label=dnn,
+        )
+    ax.axhline(3.0, color="grey", linewidth=1, linestyle=":", label="3 %")
+    ax.set_xlabel("workers")
+    ax.set_ylabel("fastest over slowest repeat,\nminus 1 (%)")
+    ax.set_ylim(bottom=0.0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    sns.despine(ax=ax)
+    return ax
+
+
 def save(figure: Figure, table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a figure as PNG and SVG, and what it shows as CSV, all with the same stem.
 

@@ -101,6 +101,11 @@ class Metadata(BaseModel):
         le=_MOST,
         description="bytes that a stream sends before the next one may",
     )
+    machine_speed: float | None = Field(
+        default=None,
+        gt=0.0,
+        description="MB hashed per second of CPU time meanwhile: how fast the machine was",
+    )
     calibration: Calibration = Calibration()
 
 

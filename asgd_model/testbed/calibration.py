@@ -9,6 +9,7 @@ import datetime
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,6 +27,9 @@ from asgd_model.testbed.platform import Platform
 from asgd_model.testbed.protocol import Initialize, Run, Transfer, Transfers
 from asgd_model.testbed.results import Results
 from asgd_model.testbed.run import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FLOWS = 8
 """Flows that share a link when its fairness is measured."""
@@ -188,14 +192,83 @@ def communication_cost(
     direction, node : str
         Which of them and whose CPU time count: ``down`` or ``up``, ``worker`` or ``server``.
     """
+    _, per_tensor, per_byte = _fit(transfers, direction, node)
+    return CommunicationCost(per_byte=per_byte, per_tensor=per_tensor)
+
+
+def explained_costs(transfers: Sequence[TransferCost]) -> pd.DataFrame:
+    """What moving tensors cost, beside what the fitted costs of `communication_cost` say.
+
+    Parameters
+    ----------
+    transfers : sequence of TransferCost
+        Measured steps.
+
+    Returns
+    -------
+    DataFrame
+        One row per kind of step and node: `node`, `does` (``sends`` or ``receives``), `tensors`,
+        `bytes_each`, `measured` and `fitted` (CPU seconds per step).
+    """
+    import pandas as pd
+
+    rows = []
+    for node, direction, does in (
+        ("worker", "up", "sends"),
+        ("worker", "down", "receives"),
+        ("server", "down", "sends"),
+        ("server", "up", "receives"),
+    ):
+        constant, per_tensor, per_byte = _fit(transfers, direction, node)
+        for cost in transfers:
+            if cost.direction == direction:
+                moved = per_tensor + per_byte * cost.bytes_each
+                rows.append(
+                    {
+                        "node": node,
+                        "does": does,
+                        "tensors": cost.tensors,
+                        "bytes_each": cost.bytes_each,
+                        "measured": getattr(cost, node),
+                        "fitted": constant + cost.tensors * moved,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def link_shares(links: Links) -> pd.DataFrame:
+    """Rates of equal flows that started together.
+
+    Returns
+    -------
+    DataFrame
+        One row per flow: `direction`, `flow` (from 1) and `rate` (payload in bit/s).
+    """
+    import pandas as pd
+
+    rows = [
+        {"direction": direction, "flow": flow, "rate": rate}
+        for direction, rates in (
+            ("from the server", links.shares_down),
+            ("to the server", links.shares_up),
+        )
+        for flow, rate in enumerate(rates, start=1)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _fit(
+    transfers: Sequence[TransferCost], direction: str, node: str
+) -> tuple[float, float, float]:
+    """Seconds of CPU per step, per tensor and per byte."""
     chosen = [cost for cost in transfers if cost.direction == direction]
     seconds = np.array([getattr(cost, node) for cost in chosen])
     moved = np.array([[1.0, cost.tensors, cost.tensors * cost.bytes_each] for cost in chosen])
     relative = moved / seconds[:, None]
     scale = relative.max(axis=0)  # columns of like size, for the sake of the numbers
     coefficients, _ = nnls(relative / scale, np.ones(len(chosen)))
-    _, per_tensor, per_byte = coefficients / scale
-    return CommunicationCost(per_byte=float(per_byte), per_tensor=float(per_tensor))
+    constant, per_tensor, per_byte = (coefficients / scale).tolist()
+    return constant, per_tensor, per_byte
 
 
 def save_calibration(found: PlatformCalibration, path: Path) -> None:

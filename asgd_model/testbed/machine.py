@@ -5,15 +5,18 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import math
 import os
 import platform
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import psutil
@@ -35,6 +38,9 @@ MOST_USED = 0.85
 SAME_SCORE = 0.35
 """Relative difference of two scores up to which machines are alike: on a virtual machine whose
 host was shared, scores minutes apart differed by 30 %."""
+
+_PROBE_SECONDS = 0.5
+_PROBE_BYTES = 4_000_000
 
 _LOCK = Path("/run/asgd-testbed.lock")
 _COMMANDS = {"ip": "iproute2", "tc": "iproute2"}
@@ -192,6 +198,46 @@ def foreign_load(seconds: float = 3.0) -> float:
     before = foreign_seconds()
     time.sleep(seconds)
     return (foreign_seconds() - before) / seconds
+
+
+class SpeedProbe:
+    """How fast the machine's CPUs are while something else is measured; a context manager.
+
+    The same quota of CPU time does more or less work with what other guests of a virtual machine's
+    host do. Twice a second a few megabytes are hashed and the CPU time that it takes is noted,
+    one percent of a core.
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._samples: list[tuple[float, float]] = []
+
+    def __enter__(self) -> SpeedProbe:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def speed(self, first: float, last: float) -> float:
+        """MB that a second of CPU time hashed, mean from one to another monotonic time."""
+        chosen = [speed for at, speed in self._samples if first <= at <= last]
+        return sum(chosen) / len(chosen) if chosen else math.nan
+
+    def _run(self) -> None:
+        block = bytes(_PROBE_BYTES)
+        while not self._ended.wait(_PROBE_SECONDS):
+            start = time.thread_time()
+            hashlib.blake2b(block).digest()
+            seconds = time.thread_time() - start
+            self._samples.append((time.monotonic(), _PROBE_BYTES / 1e6 / seconds))
 
 
 def _score() -> float:

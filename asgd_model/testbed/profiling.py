@@ -71,6 +71,7 @@ def measure_profile(
             server_cores=platform.server.cores,
             worker_threads=platform.worker.inter_op_threads,
             server_threads=platform.server.inter_op_threads,
+            machine_speed=measurement.row["machine_speed"],
             calibration=calibration.calibration,
         )
         profile = read_run_metadata(paths, metadata)

@@ -26,7 +26,7 @@ from pydantic import (
 from asgd_model.baselines.networks import architecture
 from asgd_model.measurements import measurement_window, run_throughput
 from asgd_model.testbed.emulation import Emulation, Usage
-from asgd_model.testbed.machine import check, foreign_seconds, this_machine
+from asgd_model.testbed.machine import SpeedProbe, check, foreign_seconds, this_machine
 from asgd_model.testbed.platform import Platform
 from asgd_model.testbed.protocol import Initialize, Policy, Run, Save, Training
 
@@ -194,7 +194,8 @@ class RunningJob:
         cluster.enforce_quotas()
         starts = self._starts(configuration)
         log = _Log(cluster, configuration, self._report)
-        log.record(starts, every)
+        with SpeedProbe() as probe:
+            log.record(starts, every)
         cluster.enforce_quotas(False)
         log.finish()
         if traces is not None:
@@ -208,6 +209,7 @@ class RunningJob:
             "seed": configuration.seed,
             "framework": self._framework,
             **machine.as_columns(),
+            "machine_speed": log.speed(probe),
             "date": datetime.date.today().isoformat(),
         }
         return Measurement(row, log.steps())
@@ -326,6 +328,11 @@ class _Log:
             "server_received_bit_s": round(float(server[2])),
             "foreign_load": round((after.foreign - before.foreign) / seconds, 4),
         }
+
+    def speed(self, probe: SpeedProbe) -> float:
+        """Speed of the machine's CPUs in the window, MB hashed per second of CPU time."""
+        before, after = self._counters
+        return round(probe.speed(before.time, after.time), 1)
 
     def steps(self) -> pd.DataFrame:
         """All ended steps, one row each."""
