@@ -1,6 +1,7 @@
 from . import accuracy as accuracy
 from . import files as files
 from . import ordering as ordering
+from . import phases as phases
 from . import plotting as plotting
 from . import provisioning as provisioning
 from . import queueing as queueing

@@ -836,6 +836,82 @@ def repeatability(noise: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def speed_up_by_offset(tables: Mapping[str, pd.DataFrame], ax: Axes | None = None) -> Axes:
+    """Draw how fast two workers are together against the offset of their starts.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        From `asgd_model.phases.throughput_by_offset`, by name of the job.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 3.6), layout="constrained")[1]
+    for index, (job, table) in enumerate(tables.items()):
+        ax.plot(
+            table["offset"],
+            table["speed_up"],
+            _STYLES[index % len(_STYLES)],
+            marker="os^Dv"[index % 5],
+            markersize=4,
+            color=_COLOURS[index % len(_COLOURS)],
+            label=job,
+        )
+    ax.axhline(2.0, color="grey", linewidth=1, linestyle=":", label="twice one worker")
+    ax.set_xlabel("offset of the second worker's start (fraction of a step)")
+    ax.set_ylabel("throughput of two workers\nover that of one")
+    ax.set_ylim(1.0, 2.1)
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    sns.despine(ax=ax)
+    return ax
+
+
+def random_starts(simulated: pd.DataFrame, measured: pd.DataFrame) -> NDArray[np.object_]:
+    """Draw the distribution of throughput over random starts, and the measured repeats in it.
+
+    Parameters
+    ----------
+    simulated : DataFrame
+        A row per simulated run: `workers` and `steps_per_s`.
+    measured : DataFrame
+        Runs, from `asgd_model.load_measurements`, of the same numbers of workers.
+
+    Returns
+    -------
+    ndarray of Axes, shape (sizes,)
+        A panel for each number of workers.
+    """
+    sizes = list(simulated.groupby("workers", sort=True))
+    axes = plt.subplots(
+        1, len(sizes), figsize=(3.6 * len(sizes), 3.2), layout="constrained", squeeze=False
+    )[1][0]
+    for ax, (workers, runs) in zip(axes, sizes, strict=True):
+        sns.histplot(
+            runs, x="steps_per_s", stat="percent", bins=20, color=_COLOURS[0], alpha=0.4, ax=ax
+        )
+        own = measured[measured["workers"] == workers]
+        ax.plot(
+            own["steps_per_s"],
+            np.full(len(own), 0.0),
+            "|",
+            color=_MEASURED,
+            markersize=24,
+            markeredgewidth=1.5,
+            clip_on=False,
+            label="measured runs",
+        )
+        ax.set_title(f"{workers} workers", loc="left", fontsize="medium")
+        ax.set_xlabel("throughput (steps/s)")
+        ax.set_ylabel("simulated runs (%)" if ax is axes[0] else "")
+        sns.despine(ax=ax)
+    axes[-1].legend(frameon=False, fontsize="small")
+    return np.asarray(axes)
+
+
 def save(figure: Figure, table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     """Write a figure as PNG and SVG, and what it shows as CSV, all with the same stem.
 
