@@ -157,6 +157,31 @@ def noise(measured: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def noise_of_all(measured: pd.DataFrame) -> pd.DataFrame:
+    """`noise` of every job of a platform.
+
+    Parameters
+    ----------
+    measured : DataFrame
+        Runs on one platform, from `load_measurements`.
+
+    Returns
+    -------
+    DataFrame
+        The rows of `noise` for each job, with `dnn`, `batch_size` and `policy` in front.
+    """
+    import pandas as pd
+
+    tables = []
+    for (dnn, batch_size, policy), own in measured.groupby(
+        ["dnn", "batch_size", "policy"], sort=False
+    ):
+        job = {"dnn": dnn, "batch_size": batch_size, "policy": policy}
+        table = noise(own)
+        tables.append(pd.DataFrame(job, index=table.index).join(table))
+    return pd.concat(tables, ignore_index=True)
+
+
 def summarize(comparison: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Accuracy of each method over the runs with more than one worker that it was not fitted to.
 

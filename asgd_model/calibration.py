@@ -159,14 +159,16 @@ def _arrivals(
 
 
 MOST_TRACING_OVERHEAD = 10.0
-"""Largest overhead that `tracing_overhead` finds."""
+LEAST_TRACING_OVERHEAD = -0.5
+"""Largest and smallest overhead that `tracing_overhead` finds."""
 
 
 def tracing_overhead(profile: Profile, untraced_step_times: ArrayLike) -> float:
     """By how much tracing lengthened the computations of a profile.
 
     It is what brings the simulation of one worker to the step time of one untraced worker;
-    transfers take as long with tracing as without.
+    transfers take as long with tracing as without. Below 0, untraced steps take longer than what
+    was recorded explains: between operations, the framework works too, and no record shows it.
 
     Parameters
     ----------
@@ -178,23 +180,24 @@ def tracing_overhead(profile: Profile, untraced_step_times: ArrayLike) -> float:
     Returns
     -------
     float
-        Time of a traced computation over that of an untraced one, minus 1; 0 if untraced steps
-        take no less time than simulated traced ones.
+        Time of a recorded computation over that of an untraced one, minus 1.
 
     Raises
     ------
     InputError
         If there are no untraced steps, a time is not finite or not above 0, or untraced steps
-        take less time than the transfers and `MOST_TRACING_OVERHEAD` explain.
+        take less or more time than `MOST_TRACING_OVERHEAD` or `LEAST_TRACING_OVERHEAD` explain.
     """
     times = _checked_step_times("tracing_overhead", untraced_step_times)
     excess = _excess_step_time(profile, times.mean(), "tracing_overhead")
-    if excess(0.0) <= 0.0:
-        return 0.0
-    if excess(MOST_TRACING_OVERHEAD) > 0.0:
-        expected = "step times that its transfers and less computation explain"
-        raise InputError("tracing_overhead", times.mean(), expected, "untraced_step_times")
-    return float(brentq(excess, 0.0, MOST_TRACING_OVERHEAD, xtol=1e-6))
+    for limit, sign, amount in (
+        (MOST_TRACING_OVERHEAD, 1.0, "less"),
+        (LEAST_TRACING_OVERHEAD, -1.0, "more"),
+    ):
+        if sign * excess(limit) > 0.0:
+            expected = f"step times that its transfers and {amount} computation explain"
+            raise InputError("tracing_overhead", times.mean(), expected, "untraced_step_times")
+    return float(brentq(excess, LEAST_TRACING_OVERHEAD, MOST_TRACING_OVERHEAD, xtol=1e-6))
 
 
 def throttled_rate(profile: Profile, untraced_step_times: ArrayLike) -> float:

@@ -56,8 +56,8 @@ class Calibration(BaseModel):
     server_receive: CommunicationCost = CommunicationCost()
     tracing_overhead: float = Field(
         default=0.0,
-        ge=0.0,
-        description="time of a traced computation over that of an untraced one, minus 1",
+        gt=-1.0,
+        description="time of a recorded computation over that of an untraced one, minus 1",
     )
     share_spread: float = Field(
         default=0.0,
@@ -76,6 +76,28 @@ class Calibration(BaseModel):
         le=1.0,
         description="part of its link's rate that a worker reaches while its CPU is short",
     )
+
+    def costs(self) -> pd.DataFrame:
+        """The costs of communication as a table.
+
+        Returns
+        -------
+        DataFrame
+            A row for ``worker sends``, ``worker receives``, ``server sends`` and ``server
+            receives``: `ns_per_byte` and `us_per_tensor`, nanoseconds and microseconds of a core.
+        """
+        import pandas as pd
+
+        rows = {
+            f"{node} {does}s": getattr(self, f"{node}_{does}")
+            for node in ("worker", "server")
+            for does in ("send", "receive")
+        }
+        table = pd.DataFrame(
+            {name: [1e9 * cost.per_byte, 1e6 * cost.per_tensor] for name, cost in rows.items()},
+            index=["ns_per_byte", "us_per_tensor"],
+        )
+        return table.T
 
 
 class Metadata(BaseModel):

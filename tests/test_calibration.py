@@ -199,7 +199,7 @@ def test_no_uploads_no_window(small: Profile) -> None:
 @pytest.mark.parametrize(
     ("sizes", "computation"), [([1000], 2.0), ([MB, 2 * MB], 2.0), ([4 * MB], 0.5)]
 )
-@pytest.mark.parametrize("overhead", [0.0, 0.04, 0.5])
+@pytest.mark.parametrize("overhead", [-0.1, 0.0, 0.04, 0.5])
 def test_overhead_is_recovered(sizes: list[int], computation: float, overhead: float) -> None:
     """Whatever part of a step is transfers: those take as long with tracing as without."""
     traced = job(sizes, computation=computation * (1.0 + overhead))
@@ -217,11 +217,6 @@ def test_corrected_simulation_has_the_untraced_step_time(alexnet: Profile) -> No
     assert corrected == pytest.approx(untraced.mean(), rel=1e-4)
 
 
-def test_overhead_is_not_negative() -> None:
-    """Untraced steps that took longer, by chance, do not make computations longer."""
-    assert tracing_overhead(job([MB]), [100.0]) == 0.0
-
-
 @pytest.mark.parametrize("times", [[], [1.0, 0.0], [-1.0], [float("nan")], [float("inf")]])
 def test_impossible_step_times(times: list[float]) -> None:
     """The error shows the times."""
@@ -235,6 +230,12 @@ def test_steps_too_short_for_any_overhead() -> None:
     """2 s of transfers do not fit into a step of 1 s."""
     with pytest.raises(InputError, match=r"untraced_step_times: found 1\.0; expected step times"):
         tracing_overhead(job([MB], computation=0.1 * MOST_TRACING_OVERHEAD), [1.0])
+
+
+def test_steps_too_long_for_any_overhead() -> None:
+    """Unrecorded work may lengthen computations, but not tenfold: something else is wrong."""
+    with pytest.raises(InputError, match=r"untraced_step_times: found 100\.0; expected .* more"):
+        tracing_overhead(job([MB]), [100.0])
 
 
 # --- shares ---------------------------------------------------------------------------------
