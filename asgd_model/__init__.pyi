@@ -13,6 +13,7 @@ from .errors import InputError as InputError
 from .measurements import load_measurements as load_measurements
 from .measurements import load_steps as load_steps
 from .measurements import step_time_correlation as step_time_correlation
+from .measurements import steps_per_worker as steps_per_worker
 from .predict import METHODS as METHODS
 from .predict import predict as predict
 from .profile import Calibration as Calibration

@@ -94,6 +94,23 @@ def steps_of_run(steps: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.f
     return start, end
 
 
+def steps_per_worker(steps: pd.DataFrame) -> dict[int, int]:
+    """How many steps the fastest worker executed, for each number of workers.
+
+    Parameters
+    ----------
+    steps : DataFrame
+        Rows of `load_steps` of one job.
+
+    Returns
+    -------
+    dict of int to int
+        Steps by number of workers, the largest of all repeats.
+    """
+    executed = steps.groupby("workers")["step"].max() + 1
+    return {int(workers): int(count) for workers, count in executed.items()}
+
+
 def measurement_window(
     start: NDArray[np.float64], end: NDArray[np.float64], warm_up: int
 ) -> tuple[float, float]:
