@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -233,6 +233,38 @@ def throttled_rate(profile: Profile, untraced_step_times: ArrayLike) -> float:
         expected = "step times that a throttled worker explains"
         raise InputError("throttled_rate", times.mean(), expected, "untraced_step_times")
     return float(brentq(excess, LEAST_THROTTLED_RATE, 1.0, xtol=1e-6))
+
+
+def fit_to_untraced(
+    profiles: Mapping[str, Profile], untraced: Mapping[str, ArrayLike], network_bound: str
+) -> dict[str, Profile]:
+    """Profiles of the jobs of one platform, calibrated to the speed of one untraced worker.
+
+    The platform's `throttled_rate` comes from the job that is bound by the network, then each
+    job's `tracing_overhead` from its own steps.
+
+    Parameters
+    ----------
+    profiles : mapping of str to Profile
+        Of several jobs on the same platform, by name.
+    untraced : mapping of str to array_like
+        Seconds of steps of each job with one worker, not traced.
+    network_bound : str
+        Name of the job that is bound by the network.
+
+    Raises
+    ------
+    InputError
+        As `throttled_rate` and `tracing_overhead`.
+    """
+    bound = profiles[network_bound].recalibrated(tracing_overhead=0.0)
+    rate = round(throttled_rate(bound, untraced[network_bound]), 3)
+    calibrated = {}
+    for name, profile in profiles.items():
+        throttled = profile.recalibrated(throttled_rate=rate)
+        overhead = round(tracing_overhead(throttled, untraced[name]), 4)
+        calibrated[name] = throttled.recalibrated(tracing_overhead=overhead)
+    return calibrated
 
 
 def newcomer_share(offset: ArrayLike, duration: ArrayLike, alone: float) -> float:

@@ -11,14 +11,19 @@ import pandas as pd
 from asgd_model.calibration import (
     communication_cost,
     fit_stream_window,
+    fit_to_untraced,
     link_goodput,
     newcomer_share,
-    throttled_rate,
-    tracing_overhead,
 )
 from asgd_model.files import write_bytes
-from asgd_model.measurements import RUN, measurement_window, run_throughput, steps_of_run
-from asgd_model.profile import Calibration, Metadata, Profile, save_profile
+from asgd_model.measurements import (
+    RUN,
+    load_steps,
+    measurement_window,
+    run_throughput,
+    steps_of_run,
+)
+from asgd_model.profile import Calibration, Metadata, Profile, load_profile, save_profile
 from asgd_model.tensorflow_trace import read_run_metadata
 
 DATA = Path(__file__).parent
@@ -30,6 +35,8 @@ WARM_UP = 2
 DATE = "2026-12-01"
 FRAMEWORK = "TensorFlow 2.21.0"
 NETWORK_BOUND = "alexnet"
+CAMPAIGNS = {"network": "alexnet_b8.profile.json.gz"}
+"""Platforms of the testbed, and which of their jobs is bound by the network."""
 
 
 def traces(dnn: str, metadata: Metadata) -> Profile:
@@ -147,14 +154,24 @@ def make_profiles(runs: pd.DataFrame, steps: pd.DataFrame, folder: Path) -> None
             }
         )
         known_profiles[dnn] = traces(dnn, known)
-    rate = throttled_rate(known_profiles[NETWORK_BOUND], untraced[NETWORK_BOUND])
-    for dnn, profile in known_profiles.items():
-        throttled = profile.recalibrated(throttled_rate=round(rate, 3))
-        overhead = round(tracing_overhead(throttled, untraced[dnn]), 4)
-        known_profile = throttled.recalibrated(tracing_overhead=overhead)
-        known = known_profile.metadata
-        name = f"{dnn}_b{known.batch_size}.profile.json.gz"
-        save_profile(known_profile, folder / PLATFORMS[PROFILED] / name)
+    for dnn, profile in fit_to_untraced(known_profiles, untraced, NETWORK_BOUND).items():
+        name = f"{dnn}_b{profile.metadata.batch_size}.profile.json.gz"
+        save_profile(profile, folder / PLATFORMS[PROFILED] / name)
+
+
+def calibrate_profiles(platform: str, network_bound: str, folder: Path) -> None:
+    """Calibrate a campaign's profiles to the speed of one worker in its measured runs."""
+    steps = load_steps(DATA / "measurements" / f"{platform}.steps.csv.gz")
+    alone = steps.query("workers == 1 and step >= @WARM_UP")
+    profiles, untraced = {}, {}
+    for path in sorted((DATA / "profiles" / platform).glob("*.profile.json.gz")):
+        profile = load_profile(path)
+        own = alone.query("dnn == @profile.metadata.dnn")
+        own = own.query("batch_size == @profile.metadata.batch_size")
+        profiles[path.name] = profile
+        untraced[path.name] = own["end"] - own["start"]
+    for name, profile in fit_to_untraced(profiles, untraced, network_bound).items():
+        save_profile(profile, folder / platform / name)
 
 
 def main(target: Path = DATA) -> None:
@@ -163,6 +180,8 @@ def main(target: Path = DATA) -> None:
     steps = pd.read_csv(SAMPLE / "steps.csv.gz")
     make_measurements(runs, steps, target / "measurements")
     make_profiles(runs, steps, target / "profiles")
+    for platform, network_bound in CAMPAIGNS.items():
+        calibrate_profiles(platform, network_bound, target / "profiles")
 
 
 if __name__ == "__main__":

@@ -189,6 +189,7 @@ class RunningJob:
         cluster = self._cluster
         workers = cluster.workers[: configuration.workers]
         every = 0 if traces is None else 2 if configuration.workers == 1 else 1
+        cluster.network.reshape([*cluster.servers, *workers])
         if every:
             cluster.obey(workers, Run(count=1, trace_every=1, graphs=True))
         cluster.enforce_quotas()
