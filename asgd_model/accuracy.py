@@ -15,7 +15,7 @@ from asgd_model.errors import InputError
 from asgd_model.measurements import RUN, load_measurements, steps_of_run
 from asgd_model.predict import predict
 from asgd_model.profile import Profile, load_profile
-from asgd_model.simulator import replicate, throughput_interval
+from asgd_model.simulator import replicate, simulate, throughput_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -293,6 +293,43 @@ def replay(
         row["covered"] = row["random_low"] <= row["measured"] <= row["random_high"]
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def replay_steps(profile: Profile, run: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
+    """Simulate one measured run from the start times that it had, step by step.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    run : DataFrame
+        Steps of one run, from `load_steps`.
+    seed : int
+        Of the steps drawn.
+
+    Returns
+    -------
+    DataFrame
+        As `asgd_model.SimulationResult.to_frame`, with as many steps per worker as the run had.
+
+    Raises
+    ------
+    InputError
+        If the steps are not those of one run with one server or more.
+    """
+    runs = run[list(RUN)].drop_duplicates()
+    if len(runs) != 1:
+        raise InputError("replay_steps", f"steps of {len(runs)} runs", "steps of one run")
+    start, _ = steps_of_run(run)
+    cluster = Cluster.like(profile, len(start), int(runs["parameter_servers"].iloc[0]))
+    return simulate(
+        profile,
+        cluster,
+        steps=start.shape[1],
+        starts=start[:, 0],
+        stop_at_first=False,
+        seed=seed,
+    ).to_frame()
 
 
 def _fitted_sizes(method: str) -> tuple[int, ...]:

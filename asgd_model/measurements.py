@@ -150,7 +150,11 @@ def run_throughput(
 ) -> tuple[float, float, float]:
     """Throughput of a run and its 95 % interval.
 
-    Each worker's steps are taken for a renewal process: over a window of T seconds the number
+    The sum of the workers' own throughputs: each counts its steps in the window over the time
+    from the end of the step before the first of them to the end of the last. Counting the steps
+    of all workers over the whole window would depend on where its ends cut their steps.
+
+    Each worker's steps are taken for a renewal process: over a time of T seconds the number
     of steps of mean m and variance v has the variance v T / m^3 (Cox, Renewal Theory, 1962,
     section 3.3). The interval is that of the run's own mean: how a repetition may differ
     because its workers start otherwise is not in it.
@@ -173,13 +177,17 @@ def run_throughput(
         As `measurement_window`.
     """
     first, last = measurement_window(start, end, warm_up)
-    length = last - first
-    counted = (end > first) & (end <= last)
-    throughput = counted.sum() / length
-    variance = 0.0
-    for worker in range(len(end)):
-        times = (end - start)[worker, counted[worker]]
-        if len(times) > 1:
+    throughput = variance = 0.0
+    for own_start, own_end in zip(start, end, strict=True):
+        counted = np.flatnonzero((own_end > first) & (own_end <= last))
+        if len(counted) == 0:  # a worker so slow that the step before the window must do
+            counted = np.flatnonzero(own_end <= last)[-1:]
+        if len(counted) == 0:
+            continue
+        length = own_end[counted[-1]] - own_start[counted[0]]
+        throughput += len(counted) / length
+        if len(counted) > 1:
+            times = (own_end - own_start)[counted]
             variance += times.var(ddof=1) / times.mean() ** 3 / length
     margin = 1.96 * np.sqrt(variance)
     return float(throughput), float(throughput - margin), float(throughput + margin)

@@ -7,7 +7,7 @@ notice each other. `sensitivity` says how much that can matter for a job, before
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,6 +86,46 @@ def sensitivity(by_offset: pd.DataFrame) -> float:
     """
     rates = by_offset["steps_per_s"]
     return float(1.0 - rates.min() / rates.max())
+
+
+def random_starts(
+    profile: Profile,
+    workers: Sequence[int],
+    *,
+    steps: int = 8,
+    replications: int = 200,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Throughput of runs whose workers start at random.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    workers : sequence of int
+        Numbers of workers.
+    steps : int
+        Steps that each worker executes.
+    replications : int
+        Simulated runs per number of workers.
+    seed : int
+        Of starts and steps drawn.
+
+    Returns
+    -------
+    DataFrame
+        One row per run: `workers`, `steps_per_s`.
+    """
+    import pandas as pd
+
+    rows = [
+        (size, result.steps_per_s)
+        for size in workers
+        for result in replicate(
+            profile, Cluster.like(profile, size), replications, steps=steps, seed=seed
+        )
+    ]
+    return pd.DataFrame(rows, columns=["workers", "steps_per_s"])
 
 
 def lock_breakers(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from asgd_model.measurements import measurement_window
+from asgd_model.measurements import measurement_window, run_throughput
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,9 +65,8 @@ class SimulationResult:
 
     @property
     def steps_per_s(self) -> float:
-        """Throughput of all workers together: steps ended in the window over its length."""
-        first, last = self.window
-        return float(((self.end > first) & (self.end <= last)).sum() / (last - first))
+        """Throughput of all workers together, as `asgd_model.measurements.run_throughput`."""
+        return run_throughput(self.start, self.end, self.warm_up)[0]
 
     @property
     def examples_per_s(self) -> float:
