@@ -12,11 +12,14 @@ from scipy.optimize import brentq, nnls
 
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
-from asgd_model.profile import DOWNLINK, SERVER, UPLINK, CommunicationCost, Profile
+from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, CommunicationCost, Profile
 from asgd_model.simulator import simulate
 
 LEAST_THROTTLED_RATE = 0.1
 """Smallest result of `throttled_rate`."""
+
+LARGE_GRADIENT = 0.05
+"""Part of a step's bytes that a gradient has for `throttled_rate` to look at when it is sent."""
 
 
 def link_goodput(profile: Profile) -> float:
@@ -158,7 +161,7 @@ def _arrivals(
     return arrival
 
 
-MOST_TRACING_OVERHEAD = 10.0
+MOST_TRACING_OVERHEAD = 1.0
 LEAST_TRACING_OVERHEAD = -0.5
 """Largest and smallest overhead that `tracing_overhead` finds."""
 
@@ -200,39 +203,44 @@ def tracing_overhead(profile: Profile, untraced_step_times: ArrayLike) -> float:
     return float(brentq(excess, LEAST_TRACING_OVERHEAD, MOST_TRACING_OVERHEAD, xtol=1e-6))
 
 
-def throttled_rate(profile: Profile, untraced_step_times: ArrayLike) -> float:
+def throttled_rate(profile: Profile) -> float:
     """Part of its link's rate that a worker reaches while its computation uses its CPU up.
 
-    A CPU quota stops a node's communication together with its computation. The part is what
-    brings the simulation of one worker to the step time of one untraced worker, for a job that
-    is bound by the network, so that tracing its computations hardly matters.
+    A CPU quota stops a node's communication together with its computation. How much of its
+    gradients a worker sent while it still computed is what remains when the rest, sent at the
+    link's full rate from the end of the computation to the end of the step, is taken off.
 
     Parameters
     ----------
     profile : Profile
-        Of a job that is bound by the network.
-    untraced_step_times : array_like
-        Seconds of steps of the same job with one worker, not traced.
+        Of a job that is bound by the network, with the link's rate in its metadata.
 
     Returns
     -------
     float
-        1 if untraced steps take no more time than simulated ones that are not slowed down.
+        Mean over the steps, at least `LEAST_THROTTLED_RATE` and at most 1.
 
     Raises
     ------
     InputError
-        If there are no untraced steps, a time is not finite or not above 0, or untraced steps
-        take more time than `LEAST_THROTTLED_RATE` explains.
+        If no large gradient is sent while the worker computes, or computation goes on until the
+        step ends, in any step.
     """
-    times = _checked_step_times("throttled_rate", untraced_step_times)
-    excess = _excess_step_time(profile, times.mean(), "throttled_rate")
-    if excess(1.0) >= 0.0:
-        return 1.0
-    if excess(LEAST_THROTTLED_RATE) < 0.0:
-        expected = "step times that a throttled worker explains"
-        raise InputError("throttled_rate", times.mean(), expected, "untraced_step_times")
-    return float(brentq(excess, LEAST_THROTTLED_RATE, 1.0, xtol=1e-6))
+    uplink = profile.resources == UPLINK
+    total = int(profile.sizes[uplink].sum())
+    large = uplink & (profile.sizes >= LARGE_GRADIENT * total)
+    if total == 0 or not large.any():
+        raise InputError("throttled_rate", "no gradients", "a profile with large gradients")
+    rate = profile.metadata.link_rate / 8.0
+    begin = profile.start[:, large].min(axis=1)
+    computed = profile.end[:, profile.resources == WORKER].max(axis=1)
+    end = profile.end[:, uplink].max(axis=1)
+    if not ((begin < computed) & (computed < end)).all():
+        expected = "large gradients sent while the worker computes and after it"
+        raise InputError("throttled_rate", profile.source, expected)
+    sent_meanwhile = total - rate * (end - computed)
+    part = float((sent_meanwhile / (computed - begin)).mean() / rate)
+    return min(max(part, LEAST_THROTTLED_RATE), 1.0)
 
 
 def fit_to_untraced(
@@ -240,8 +248,8 @@ def fit_to_untraced(
 ) -> dict[str, Profile]:
     """Profiles of the jobs of one platform, calibrated to the speed of one untraced worker.
 
-    The platform's `throttled_rate` comes from the job that is bound by the network, then each
-    job's `tracing_overhead` from its own steps.
+    The platform's `throttled_rate` comes from the trace of the job that is bound by the network,
+    then each job's `tracing_overhead` from its own untraced steps.
 
     Parameters
     ----------
@@ -257,8 +265,7 @@ def fit_to_untraced(
     InputError
         As `throttled_rate` and `tracing_overhead`.
     """
-    bound = profiles[network_bound].recalibrated(tracing_overhead=0.0)
-    rate = round(throttled_rate(bound, untraced[network_bound]), 3)
+    rate = round(throttled_rate(profiles[network_bound]), 3)
     calibrated = {}
     for name, profile in profiles.items():
         throttled = profile.recalibrated(throttled_rate=rate)

@@ -108,7 +108,7 @@ def steps_per_worker(steps: pd.DataFrame) -> dict[int, int]:
         Steps by number of workers, the largest of all repeats.
     """
     executed = steps.groupby("workers")["step"].max() + 1
-    return {int(workers): int(count) for workers, count in executed.items()}
+    return dict(zip(executed.index.tolist(), executed.tolist(), strict=True))
 
 
 def measurement_window(

@@ -18,12 +18,13 @@ from asgd_model.calibration import (
     fit_stream_window,
     link_goodput,
     share_spread,
+    throttled_rate,
     tracing_overhead,
 )
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
 from asgd_model.profile import DOWNLINK, UPLINK, Profile
-from asgd_model.simulator import simulate
+from asgd_model.simulator import simulate, synthetic_profile
 
 from .jobs import MB, RATE, job
 
@@ -208,6 +209,23 @@ def test_steps_too_long_for_any_overhead() -> None:
     """Unrecorded work may lengthen computations, but not tenfold: something else is wrong."""
     with pytest.raises(InputError, match=r"untraced_step_times: found 100\.0; expected .* more"):
         tracing_overhead(job([MB]), [100.0])
+
+
+# --- throttling -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.55, 1.0])
+def test_throttled_rate_is_recovered(rate: float) -> None:
+    """From a simulated trace of a worker whose quota slows its uploads down by so much."""
+    known = job([8 * MB, MB // 100], computation=2.0).recalibrated(throttled_rate=rate)
+    result = simulate(known, Cluster.like(known), steps=3, warm_up=1, record=[(0, 1), (0, 2)])
+    assert throttled_rate(synthetic_profile(known, result)) == pytest.approx(rate, abs=0.01)
+
+
+def test_throttling_is_not_seen_without_overlap() -> None:
+    """A single gradient that is sent after all computation tells nothing."""
+    with pytest.raises(InputError, match=r"throttled_rate: found .* while the worker computes"):
+        throttled_rate(job([MB]))
 
 
 # --- shares ---------------------------------------------------------------------------------

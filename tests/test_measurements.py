@@ -214,9 +214,16 @@ def test_no_window_without_steps() -> None:
 
 
 def test_throughput_by_hand() -> None:
-    """After one step each: 3 and 2 steps in 6 s, and no variance."""
-    assert run_throughput(START, END, warm_up=1) == pytest.approx((5 / 6,) * 3)
-    assert run_throughput(START, END, warm_up=0)[0] == pytest.approx(8 / 9)
+    """Steps of 2 s and of 3 s, wherever the window cuts them, and no variance."""
+    for warm_up in (0, 1, 2):
+        assert run_throughput(START, END, warm_up) == pytest.approx((1 / 2 + 1 / 3,) * 3)
+
+
+def test_throughput_of_a_worker_without_a_step_in_the_window() -> None:
+    """A step that ended when the window opens is the best that is known of a slow worker."""
+    start = np.array([[0.0, 1.0, 2.0], [0.0, 2.5, NAN]])
+    end = np.array([[1.0, 2.0, 3.0], [2.5, 9.0, NAN]])
+    assert run_throughput(start, end, warm_up=1)[0] == pytest.approx(1.0 + 1 / 2.5)
 
 
 def test_interval_by_hand() -> None:
