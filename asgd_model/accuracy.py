@@ -12,7 +12,13 @@ import numpy as np
 from asgd_model.baselines import BASELINES, fitted_sizes
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
-from asgd_model.measurements import RUN, load_measurements, steps_of_run
+from asgd_model.measurements import (
+    RUN,
+    load_measurements,
+    load_steps,
+    steps_of_run,
+    steps_per_worker,
+)
 from asgd_model.predict import predict
 from asgd_model.profile import Profile, load_profile
 from asgd_model.simulator import replicate, simulate, throughput_interval
@@ -85,14 +91,14 @@ def compare_all(
     Parameters
     ----------
     folder : path-like
-        With ``measurements/<platform>.csv`` and
+        With ``measurements/<platform>.csv``, ``measurements/<platform>.steps.csv.gz`` and
         ``profiles/<platform>/<dnn>_b<batch size>.profile.json.gz``.
     methods : sequence of str
         Any of `asgd_model.METHODS`.
     stand_ins : mapping of str to str, optional
         For platforms without profiles, the platform whose profiles are taken instead.
     **options
-        Of `asgd_model.predict`.
+        Of `asgd_model.predict`; `steps` are those of the measured runs.
 
     Returns
     -------
@@ -111,15 +117,18 @@ def compare_all(
     tables = []
     for path in sorted((data / "measurements").glob("*.csv")):
         profiles = data / "profiles" / (stand_ins or {}).get(path.stem, path.stem)
+        steps = load_steps(path.with_suffix(".steps.csv.gz"))
         jobs = load_measurements(path).groupby(["dnn", "batch_size"], sort=False)
         for (dnn, batch_size), measured in jobs:
             profile = load_profile(profiles / f"{dnn}_b{batch_size}.profile.json.gz")
+            own = steps[(steps["dnn"] == dnn) & (steps["batch_size"] == batch_size)]
             curve = predict(
                 profile,
                 sorted(measured["workers"].unique()),
                 servers=sorted(measured["parameter_servers"].unique()),
                 methods=methods,
                 measured=measured,
+                steps=steps_per_worker(own),
                 **options,
             )
             table = compare(curve, measured).merge(

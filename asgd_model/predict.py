@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ def predict(
     methods: Sequence[str] = ("simulation", "queueing"),
     measured: pd.DataFrame | None = None,
     replications: int = 20,
-    steps: int = 20,
+    steps: int | Mapping[int, int] = 20,
     warm_up: int = 2,
     seed: int = 0,
     **cluster: Any,
@@ -50,7 +50,8 @@ def predict(
         Measured runs with the columns `workers`, `parameter_servers` and `steps_per_s`, for the
         methods that are fitted to some of them. All others see one worker only.
     replications, steps, warm_up, seed
-        Of the simulation; see `asgd_model.simulator.replicate`.
+        Of the simulation; see `asgd_model.simulator.replicate`. `steps` may be given by number of
+        workers, as `asgd_model.steps_per_worker` finds them in measured runs.
     **cluster
         What differs from the profiled cluster: `bandwidth`, `worker_cores`, `server_cores`,
         `stream_order`, `stream_window` (`Cluster.like`).

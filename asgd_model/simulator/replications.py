@@ -148,13 +148,33 @@ def compare(
     )
 
 
+def steps_for(steps: Mapping[int, int], workers: int) -> int:
+    """Steps that each of so many workers executes: of the next number that is known.
+
+    Parameters
+    ----------
+    steps : mapping of int to int
+        Steps by number of workers, such as `asgd_model.steps_per_worker` of measured runs.
+    workers : int
+        Any number.
+
+    Raises
+    ------
+    InputError
+        If the mapping is empty.
+    """
+    if not steps:
+        raise InputError("steps", "none", "steps for one number of workers at least")
+    return steps[min(steps, key=lambda known: (abs(known - workers), known))]
+
+
 def predict(
     profile: Profile,
     clusters: Sequence[Cluster],
     measured: pd.DataFrame | None = None,
     *,
     replications: int = 20,
-    steps: int = 20,
+    steps: int | Mapping[int, int] = 20,
     warm_up: int = 2,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -169,7 +189,7 @@ def predict(
     measured : DataFrame, optional
         Not used: the simulation sees one worker only.
     replications, steps, warm_up, seed
-        As for `replicate`.
+        As for `replicate`; `steps` may differ with the number of workers.
 
     Returns
     -------
@@ -182,9 +202,10 @@ def predict(
 
     intervals, busy = [], []
     for cluster in clusters:
-        results = replicate(profile, cluster, replications, steps=steps, warm_up=warm_up, seed=seed)
-        intervals.append(throughput_interval(results))
         workers = len(cluster.workers)
+        own = steps if isinstance(steps, int) else steps_for(steps, workers)
+        results = replicate(profile, cluster, replications, steps=own, warm_up=warm_up, seed=seed)
+        intervals.append(throughput_interval(results))
         mean = np.mean([result.busy for result in results], axis=0)
         cpu, send, receive = mean[workers:].max(axis=0)
         busy.append((send, receive, cpu, mean[:workers, 0].mean()))
