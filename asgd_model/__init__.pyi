@@ -7,6 +7,7 @@ from . import provisioning as provisioning
 from . import queueing as queueing
 from .advice import advise as advise
 from .advice import limits as limits
+from .chrome_timeline import read_chrome_timeline as read_chrome_timeline
 from .cluster import Cluster as Cluster
 from .cluster import Node as Node
 from .errors import InputError as InputError
@@ -39,5 +40,6 @@ from .testbed.calibration import load_calibration as load_calibration
 from .testbed.platform import load_platform as load_platform
 from .testbed.quality import resource_use as resource_use
 from .testbed.quality import tracing as tracing
+from .traces import read_traces as read_traces
 
 __version__: str

@@ -138,9 +138,10 @@ def _throughput_plot(predictions: pd.DataFrame, file_format: str) -> bytes:
 
 
 @commands.command()
-@click.argument("run_metadata", nargs=-1, required=True)
+@click.argument("traces", nargs=-1, required=True)
 @click.option("--output", required=True, metavar="FILE", help="Such as job.profile.json.gz.")
 @click.option("--metadata", metavar="FILE", help="YAML or JSON with what the options below say.")
+@click.option("--sizes", metavar="FILE", help="YAML or JSON with the bytes of tensors.")
 @click.option("--dnn", help="Name of the network.")
 @click.option("--batch-size", type=int, help="Examples per step.")
 @click.option("--parameters", type=int, help="Number of the network's parameters.")
@@ -156,39 +157,56 @@ def _throughput_plot(predictions: pd.DataFrame, file_format: str) -> bytes:
 @click.option("--worker-threads", type=int, help="Operations that the worker runs at a time.")
 @click.option("--server-threads", type=int, help="Operations that a server runs at a time.")
 @click.option("--stream-window", type=int, help="Bytes that a stream sends in one turn.")
+@click.option("--machine-speed", type=float, help="MB hashed per second of CPU time.")
 def convert(
-    run_metadata: tuple[str, ...], output: str, metadata: str | None, **options: Any
+    traces: tuple[str, ...],
+    output: str,
+    metadata: str | None,
+    sizes: str | None,
+    **options: Any,
 ) -> None:
     """Make a profile from traced steps.
 
-    RUN_METADATA are the steps' files, or folders that hold nothing else; they are read in the
-    order of their names. BIT/S are given like 300M or 1G. Options take precedence over the file
-    of --metadata, which may also hold the calibration.
+    TRACES are files, one for each step, or folders that hold nothing else, read in the order of
+    their names: RunMetadata, or timelines that TensorFlow wrote for Chrome. BIT/S are given like
+    300M or 1G. Options take precedence over the file of --metadata, which may also hold the
+    calibration. Timelines without show_memory need --sizes: the bytes of each transferred tensor
+    by the name of the operation that makes it.
     """
     from asgd_model.documents import validate
     from asgd_model.profile import Metadata
-    from asgd_model.tensorflow_trace import read_run_metadata
+    from asgd_model.traces import read_traces
 
-    known = _metadata(metadata) if metadata else {}
+    known = _fields(metadata, "fields of a profile's metadata") if metadata else {}
+    known = {  # YAML makes a date of 2026-01-31
+        name: value.isoformat() if isinstance(value, datetime.date) else value
+        for name, value in known.items()
+    }
     known |= {name: value for name, value in options.items() if value is not None}
     where = f"options and {metadata}" if metadata else "options"
-    paths = [file for path in run_metadata for file in _expanded(Path(path))]
-    profile = read_run_metadata(paths, validate(Metadata, known, where))
+    paths = [file for path in traces for file in _expanded(Path(path))]
+    profile = read_traces(paths, validate(Metadata, known, where), _sizes(sizes) if sizes else None)
     asgd_model.save_profile(profile, output)
     click.echo(f"{output}: {profile}")
 
 
-def _metadata(path: str) -> dict[str, Any]:
+def _fields(path: str, expected: str) -> dict[str, Any]:
+    """Return the mapping of text to values in a YAML or JSON file."""
     from asgd_model.documents import read_yaml
     from asgd_model.files import read_json
 
     document = read_json(path) if Path(path).suffix == ".json" else read_yaml(path)
     if not isinstance(document, dict):
-        raise InputError(path, type(document).__name__, "fields of a profile's metadata")
-    return {  # YAML makes a date of 2026-01-31
-        name: value.isoformat() if isinstance(value, datetime.date) else value
-        for name, value in document.items()
-    }
+        raise InputError(path, type(document).__name__, expected)
+    return document
+
+
+def _sizes(path: str) -> dict[str, int]:
+    sizes = _fields(path, "bytes by names of operations")
+    for name, size in sizes.items():
+        if not isinstance(name, str) or type(size) is not int or not 0 <= size < 2**63:
+            raise InputError(path, size, "a number of bytes", field=str(name))
+    return sizes
 
 
 def _expanded(path: Path) -> list[Path]:
@@ -196,7 +214,7 @@ def _expanded(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
     if not files:
-        raise InputError(os.fspath(path), "an empty folder", "RunMetadata files")
+        raise InputError(os.fspath(path), "an empty folder", "files of traced steps")
     return files
 
 

@@ -274,7 +274,7 @@ def test_convert_has_an_option_for_every_field() -> None:
     """What the metadata can say, a user can say on the command line, but for the calibration."""
     convert = cli.commands.commands["convert"]
     options = {parameter.name for parameter in convert.params}
-    assert options - {"run_metadata", "output", "metadata"} == set(Metadata.model_fields) - {
+    assert options - {"traces", "sizes", "output", "metadata"} == set(Metadata.model_fields) - {
         "calibration"
     }
 
@@ -446,3 +446,21 @@ def test_module_is_the_command() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert heavy.isdisjoint(loaded.stdout.split("]")[1].split())
+
+
+def test_convert_reads_timelines(command: Command, tmp_path: Path) -> None:
+    """JSON and protobufs are told apart by what they hold; the sizes of tensors may be a file."""
+    timeline = Path(__file__).parent / "data" / "alexnet_timeline.json.gz"
+    target = tmp_path / "job.profile.json.gz"
+    options = ("--output", target, "--dnn", "a", "--batch-size", 8, "--link-rate", "300M")
+    assert command("convert", timeline, *options)[0] == 0
+    assert load_profile(target).bytes_moved(0) == 201_215_648
+    for content, message in (
+        ("{read: -1}", "read: found -1; expected a number of bytes"),
+        ("{read: 4.5}", "read: found 4.5; expected a number of bytes"),
+        ("[1]", "found list; expected bytes by names of operations"),
+    ):
+        (tmp_path / "sizes.yaml").write_text(content)
+        status, _, err = command("convert", timeline, *options, "--sizes", tmp_path / "sizes.yaml")
+        assert status == 2
+        assert message in err

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.config_pb2 import RunMetadata
 
@@ -25,99 +25,28 @@ from asgd_model.profile import (
     WORKER,
     Calibration,
     CommunicationCost,
-    Metadata,
     Profile,
 )
-from asgd_model.tensorflow_trace import busy_periods, read_run_metadata, recover_work
+from asgd_model.recovery import busy_periods
+from asgd_model.tensorflow_trace import read_run_metadata
+
+from .hand_built_traces import (
+    BEGIN,
+    CPU,
+    add_node,
+    add_row,
+    add_transfer,
+    add_transfer_row,
+    metadata,
+    ps,
+    read,
+    training_step,
+    without_graphs,
+)
 
 RAW = Path(__file__).parents[1] / "data" / "raw" / "cpu-0.15-300mbit"
 CORES = {"worker_cores": 0.15, "server_cores": 0.5}
 PARAMETERS = {"googlenet": 6_998_552, "alexnet": 50_303_912}
-CPU = "/job:worker/replica:0/task:0/device:CPU:0"
-BEGIN = 1_700_000_000_000_000
-"""Microseconds since the epoch at which hand-built steps begin."""
-
-
-def metadata(**known: Any) -> Metadata:
-    return Metadata(**{"dnn": "test", "batch_size": 1, "link_rate": 1e6, **known})
-
-
-def read(tmp_path: Path, *messages: RunMetadata, **known: Any) -> Profile:
-    """Write hand-built messages as files and read them back."""
-    paths = [tmp_path / f"step_{index}.pb" for index in range(len(messages))]
-    for path, message in zip(paths, messages, strict=True):
-        path.write_bytes(message.SerializeToString())
-    return read_run_metadata(paths, metadata(**known))
-
-
-def ps(index: int = 0) -> str:
-    return f"/job:ps/replica:0/task:{index}/device:CPU:0"
-
-
-def add_node(message: RunMetadata, device: str, name: str, op: str, *inputs: str) -> Any:
-    """Add a node to the partition graph of its device, which is made if it is not there."""
-    for partition in message.partition_graphs:
-        if partition.node[0].device == device:
-            return partition.node.add(name=name, op=op, device=device, input=inputs)
-    partition = message.partition_graphs.add()
-    return partition.node.add(name=name, op=op, device=device, input=inputs)
-
-
-def add_transfer(message: RunMetadata, sender: str, receiver: str, name: str, source: str) -> None:
-    """Add a `_Send` of `source` and the `_Recv` of the same tensor, named `received NAME`."""
-    ends = (
-        add_node(message, sender, f"{name}/send", "_Send", source),
-        add_node(message, receiver, f"{name}/recv", "_Recv"),
-    )
-    for node in ends:
-        node.attr["tensor_name"].s = name.encode()
-        node.attr["send_device"].s = sender.encode()
-        node.attr["recv_device"].s = receiver.encode()
-
-
-def add_row(message: RunMetadata, device: str, name: str, start: int, end: int) -> Any:
-    """Add an operation's row; microseconds from the beginning of the step."""
-    stats = message.step_stats.dev_stats.add(device=device).node_stats.add(node_name=name)
-    stats.all_start_micros = BEGIN + start
-    stats.all_end_rel_micros = end - start
-    return stats
-
-
-def add_transfer_row(
-    message: RunMetadata, sender: str, receiver: str, name: str, start: int, end: int, size: int
-) -> None:
-    stats = add_row(message, receiver, "RecvTensor", start, end)
-    stats.timeline_label = f"[{size}B] [1.0Mb/s] {name} from {sender} to {receiver}"
-    description = stats.output.add().tensor_description.allocation_description
-    description.requested_bytes = size
-
-
-def training_step(servers: int = 1) -> RunMetadata:
-    """One variable on each server: read, downlink, gradient, uplink, apply.
-
-    Server k's variable has 1000 (k + 1) bytes. Times in ms: read 0 to 1, downlink 1 to 11,
-    gradient 20 to 30, uplink 30 to 40, apply 40 to 44; the gradients run together.
-    """
-    message = RunMetadata()
-    for k in range(servers):
-        size = 1000 * (k + 1)
-        add_node(message, ps(k), f"read{k}", "ReadVariableOp")
-        add_transfer(message, ps(k), CPU, f"weight{k}", f"read{k}")
-        add_node(message, CPU, f"gradient{k}", "MatMul", f"weight{k}/recv")
-        add_transfer(message, CPU, ps(k), f"update{k}", f"gradient{k}")
-        add_node(message, ps(k), f"apply{k}", "ResourceApplyGradientDescent", f"update{k}/recv")
-        add_row(message, ps(k), f"read{k}", 0, 1_000)
-        add_transfer_row(message, ps(k), CPU, f"weight{k}", 1_000, 11_000, size)
-        add_row(message, CPU, f"gradient{k}", 20_000, 30_000)
-        add_transfer_row(message, CPU, ps(k), f"update{k}", 30_000, 40_000, size)
-        add_row(message, ps(k), f"apply{k}", 40_000, 44_000)
-    return message
-
-
-def without_graphs(message: RunMetadata) -> RunMetadata:
-    copy = RunMetadata()
-    copy.step_stats.CopyFrom(message.step_stats)
-    return copy
 
 
 def without_rows(message: RunMetadata, wanted: Callable[[Any], bool]) -> RunMetadata:
@@ -311,15 +240,15 @@ class TestHandBuilt:
 
     def test_what_is_not_an_operation_passes_dependencies_on(self, tmp_path: Path) -> None:
         """A node that never ran, a pair within the worker, rows of `_Recv`, ends of the graph."""
-        gpu = CPU.replace("CPU", "GPU")
+        other = CPU.replace("CPU:0", "CPU:1")
         step = training_step()
         add_node(step, CPU, "skipped", "Switch", "gradient0")
-        add_transfer(step, CPU, gpu, "copy", "skipped")
-        add_node(step, gpu, "last", "MatMul", "copy/recv", "^_SOURCE")
-        add_node(step, gpu, "_SOURCE", "NoOp")
-        add_row(step, gpu, "_SOURCE", -5_000, -5_000)
-        add_row(step, gpu, "copy/recv", 30_000, 31_000)
-        add_row(step, gpu, "last", 31_000, 32_000)
+        add_transfer(step, CPU, other, "copy", "skipped")
+        add_node(step, other, "last", "MatMul", "copy/recv", "^_SOURCE")
+        add_node(step, other, "_SOURCE", "NoOp")
+        add_row(step, other, "_SOURCE", -5_000, -5_000)
+        add_row(step, other, "copy/recv", 30_000, 31_000)
+        add_row(step, other, "last", 31_000, 32_000)
         profile = read(tmp_path, step)
         assert not {"skipped", "copy", "copy/recv", "_SOURCE"} & set(profile.names)
         assert predecessors(profile, "last") == {"gradient0"}
@@ -445,7 +374,7 @@ def edit_second_worker(step: RunMetadata) -> None:
 
 
 def edit_row_of_unknown_device(step: RunMetadata) -> None:
-    add_row(step, "/job:worker/replica:0/task:0/device:GPU:0/stream:all", "gradient0", 0, 1)
+    add_row(step, "/job:worker/replica:0/task:0/device:CPU:1", "gradient0", 0, 1)
 
 
 def edit_unknown_row(step: RunMetadata) -> None:
@@ -509,11 +438,11 @@ class TestRefused:
         [
             (edit_negative_duration, "gradient0", "a duration of -1000 ns", "at least 0"),
             (edit_negative_size, "odd", "-4 bytes", "0 to 2**63 - 1"),
-            (edit_unknown_device, "partition_graphs", "/job:evaluator", "job ps, worker"),
-            (edit_no_device, "partition_graphs", "''", "job ps, worker"),
-            (edit_second_worker, "partition_graphs", "task:0, /job:worker", "one worker"),
-            (edit_servers_only, "partition_graphs", "no worker", "one worker"),
-            (edit_row_of_unknown_device, "gradient0", "GPU:0/stream:all", "partition graphs"),
+            (edit_unknown_device, "device", "/job:evaluator", "job ps, worker"),
+            (edit_no_device, "device", "''", "job ps, worker"),
+            (edit_second_worker, "device", "task:0, /job:worker", "the step of one worker"),
+            (edit_servers_only, "device", "no worker", "the step of one worker"),
+            (edit_row_of_unknown_device, "gradient0", "device:CPU:1", "partition graphs"),
             (edit_unknown_row, "mystery", "a row of", "a node of the partition graphs"),
             (edit_unlabelled_transfer, "timeline_label", "'weights'", "TENSOR from DEVICE"),
             (edit_second_row, "gradient0", "a second row", "loops are not supported"),
@@ -644,122 +573,3 @@ def test_needs_no_tensorflow() -> None:
     )
     path = RAW / "alexnet" / "run_metadata_03.pb.gz"
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
-
-
-def seconds(*values: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array(values, dtype=np.float64)
-
-
-NEVER = (seconds(), seconds(), seconds())
-
-
-class TestRecoverWork:
-    def test_alone(self) -> None:
-        """One thread uses one core at most, or all that there is."""
-        for cores, expected in ((0.25, 0.5), (1.0, 2.0), (4.0, 2.0)):
-            work = recover_work(seconds(1), seconds(3), cores, *NEVER)
-            assert work == pytest.approx([expected])
-
-    def test_overlap(self) -> None:
-        """Alone in [0, 1], shared in [1, 2], alone in [2, 4] on one core."""
-        work = recover_work(seconds(0, 1), seconds(2, 4), 1.0, *NEVER)
-        assert work == pytest.approx([1.5, 2.5])
-
-    def test_communication(self) -> None:
-        """Overlapping periods add up, and take at most all cores."""
-        busy = (seconds(0, 1), seconds(2, 3), seconds(0.4, 0.9))
-        work = recover_work(seconds(0), seconds(4), 1.0, *busy)
-        assert work == pytest.approx([0.6 + 0.0 + 0.1 + 1.0])
-
-    def test_no_duration(self) -> None:
-        work = recover_work(seconds(1, 0), seconds(1, 2), 1.0, *NEVER)
-        assert work == pytest.approx([0.0, 2.0])
-
-    def test_no_operations(self) -> None:
-        busy = (seconds(0), seconds(1), seconds(0.5))
-        assert recover_work(seconds(), seconds(), 1.0, *busy).shape == (0,)
-        assert recover_work(seconds(), seconds(), 1.0, *NEVER).shape == (0,)
-
-    @settings(deadline=None)
-    @given(
-        jobs=st.lists(st.tuples(st.floats(0, 10), st.floats(0.001, 5)), min_size=1, max_size=8),
-        cores=st.floats(0.1, 4),
-        busy=st.lists(
-            st.tuples(st.floats(0, 20), st.floats(0, 10), st.floats(0, 0.01)), max_size=3
-        ),
-    )
-    def test_inverts_processor_sharing(
-        self,
-        jobs: list[tuple[float, float]],
-        cores: float,
-        busy: list[tuple[float, float, float]],
-    ) -> None:
-        """From the intervals of a processor-sharing CPU it finds the work that was put in."""
-        arrival, work = (seconds(*column) for column in zip(*jobs, strict=True))
-        table = np.array(busy, dtype=np.float64).reshape(-1, 3)
-        busy_start, busy_end, busy_cores = table[:, 0], table[:, 0] + table[:, 1], table[:, 2]
-        end = processor_sharing(arrival, work, cores, busy_start, busy_end, busy_cores)
-        found = recover_work(arrival, end, cores, busy_start, busy_end, busy_cores)
-        np.testing.assert_allclose(found, work, rtol=1e-6, atol=1e-6)
-
-
-def processor_sharing(
-    arrival: np.ndarray[Any, Any],
-    work: np.ndarray[Any, Any],
-    cores: float,
-    busy_start: np.ndarray[Any, Any],
-    busy_end: np.ndarray[Any, Any],
-    busy_cores: np.ndarray[Any, Any],
-) -> np.ndarray[Any, Any]:
-    """When jobs end that share a CPU's cores equally, one core each at most."""
-    left = work.copy()
-    end = np.full(len(work), np.inf)
-    changes = np.unique(np.concatenate([arrival, busy_start, busy_end]))
-    now = changes[0]
-    while np.isinf(end).any():
-        running = (arrival <= now) & np.isinf(end)
-        used = busy_cores[(busy_start <= now) & (now < busy_end)].sum()
-        share = min(1.0, (cores - used) / max(running.sum(), 1))
-        later = changes[changes > now]
-        until = later[0] if len(later) else np.inf
-        finish = np.where(running, now + left / share, np.inf)
-        instant = min(until, finish.min())
-        left[running] -= share * (instant - now)
-        end[running & (finish <= instant)] = instant
-        now = instant
-    return end
-
-
-class TestBusyPeriods:
-    def test_one_large_among_small(self) -> None:
-        """Transfers that touch or overlap share a period; the rate is its mean."""
-        start, end, rate = busy_periods(
-            seconds(0, 5, 1, 10), seconds(4, 6, 2, 12), seconds(90, 6, 10, 4)
-        )
-        np.testing.assert_allclose(start, [0, 5, 10])
-        np.testing.assert_allclose(end, [4, 6, 12])
-        np.testing.assert_allclose(rate, [25, 6, 2])
-
-    def test_touching_transfers(self) -> None:
-        start, end, rate = busy_periods(seconds(0, 1), seconds(1, 2), seconds(3, 1))
-        assert (start, end, rate) == ([0], [2], [2])
-
-    def test_no_duration(self) -> None:
-        start, end, rate = busy_periods(seconds(1), seconds(1), seconds(3))
-        assert len(start) == len(end) == len(rate) == 0
-
-    @given(
-        st.lists(
-            st.tuples(st.floats(0, 100), st.floats(1e-6, 10), st.integers(0, 10**8)), max_size=30
-        )
-    )
-    @example([])
-    def test_conserves_and_covers(self, transfers: list[tuple[float, float, int]]) -> None:
-        """All bytes move, periods are apart, and each transfer lies in exactly one."""
-        table = np.array(transfers, dtype=np.float64).reshape(-1, 3)
-        start, end = table[:, 0], table[:, 0] + table[:, 1]
-        period_start, period_end, rate = busy_periods(start, end, table[:, 2])
-        assert (rate * (period_end - period_start)).sum() == pytest.approx(table[:, 2].sum())
-        assert (period_end[:-1] < period_start[1:]).all()
-        inside = (period_start <= start[:, None]) & (end[:, None] <= period_end)
-        assert (inside.sum(axis=1) == 1).all()
