@@ -3,6 +3,7 @@
 #   make test        static checks, tests and the check of every notebook's outputs
 #   make lab         JupyterLab on the notebooks
 #   make bench       benchmarks
+#   make docs        pages of the reference in build/docs
 #   make constraints write constraints.txt anew, with the oldest supported Python
 #   make clean       remove all of it
 # PYTHON=/path/to/python3.12 chooses the interpreter.
@@ -22,7 +23,7 @@ sys.exit(needed % (sys.executable, found) if sys.version_info < (3, 11) else 0)
 endef
 export CHECK_PYTHON
 
-.PHONY: reproduce test lab bench constraints clean
+.PHONY: reproduce test lab bench docs constraints clean
 
 reproduce: .venv/.package
 	$(BIN)/asgd-model reproduce $(ARGS)
@@ -40,6 +41,10 @@ lab: .venv/.package
 bench: .venv/.test
 	$(PYTEST) tests/benchmarks/bench_*.py --benchmark-only $(ARGS)
 
+docs: .venv/.package
+	$(BIN)/python $(INSTALL) -e '.[docs]'
+	$(BIN)/pdoc --docformat numpy --output-directory build/docs asgd_model '!asgd_model.__main__'
+
 $(BIN)/pip:
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	$(PYTHON) -m venv .venv
@@ -56,7 +61,7 @@ constraints:
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
-	build/constraints/bin/python $(PIP) install --no-compile '.[test]'
+	build/constraints/bin/python $(PIP) install --no-compile '.[docs,test]'
 	build/constraints/bin/python $(PIP) freeze --exclude asgd-model > build/constraints.txt
 	{ echo '# Made by `make constraints`.'; cat build/constraints.txt; } > constraints.txt
 

@@ -1,5 +1,6 @@
 from . import accuracy as accuracy
 from . import files as files
+from . import interactive as interactive
 from . import ordering as ordering
 from . import phases as phases
 from . import plotting as plotting

@@ -119,6 +119,47 @@ def throughput(
     return ax
 
 
+def what_if(curves: pd.DataFrame, workers: int, ax: Axes | None = None) -> Axes:
+    """Draw the throughput of a changed job or cluster beside that of the present one.
+
+    Parameters
+    ----------
+    curves : DataFrame
+        From `asgd_model.interactive.what_if`; a line per `case`.
+    workers : int
+        Number of workers to point out on the last line; must be one of the curve's.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
+    cases = list(curves.groupby("case", sort=False))
+    for index, (case, curve) in enumerate(cases):
+        last = index == len(cases) - 1
+        colour = _COLOURS[0] if last else "grey"
+        style = _STYLES[0] if last else _STYLES[1]
+        ax.plot(curve["workers"], curve["examples_per_s"], style, color=colour, label=case)
+    alone = curve["examples_per_s"].iloc[0] / curve["workers"].iloc[0]
+    chosen = float(curve["examples_per_s"][curve["workers"] == workers].iloc[0])
+    ax.plot(workers, chosen, "o", color=_COLOURS[0])
+    ax.set_title(
+        f"{workers} worker{'s' if workers > 1 else ''}: {chosen:.3g} examples/s, "
+        f"{100.0 * chosen / (workers * alone):.0f} % of perfect scaling",
+        fontsize="medium",
+    )
+    ax.set_xlabel("workers")
+    ax.set_ylabel("throughput (examples/s)")
+    ax.set_xlim(left=0.5)
+    ax.set_ylim(bottom=0.0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(frameon=False, fontsize="small")
+    sns.despine(ax=ax)
+    return ax
+
+
 def utilisation(predictions: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw how much of each resource is in use against the number of workers.
 
