@@ -12,6 +12,7 @@ from .chrome_timeline import read_chrome_timeline as read_chrome_timeline
 from .cluster import Cluster as Cluster
 from .cluster import Node as Node
 from .errors import InputError as InputError
+from .measurements import load_all_measurements as load_all_measurements
 from .measurements import load_measurements as load_measurements
 from .measurements import load_steps as load_steps
 from .measurements import step_time_correlation as step_time_correlation

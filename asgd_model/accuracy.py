@@ -13,8 +13,9 @@ from asgd_model.baselines import BASELINES, fitted_sizes
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
 from asgd_model.measurements import (
+    JOB,
     RUN,
-    load_measurements,
+    load_all_measurements,
     load_steps,
     steps_of_run,
     steps_per_worker,
@@ -79,14 +80,14 @@ def compare(predictions: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def compare_all(
+def predict_all(
     folder: str | os.PathLike[str],
     *,
     methods: Sequence[str],
     stand_ins: Mapping[str, str] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Set predictions against every measured run of a data folder.
+    """Predict every configuration that was measured in a data folder.
 
     Parameters
     ----------
@@ -103,8 +104,8 @@ def compare_all(
     Returns
     -------
     DataFrame
-        The rows of `compare` for every job, with `platform`, `dnn`, `batch_size` in front, and
-        `interval` and `spread`, the noise of the measurement (`noise`).
+        The rows of `asgd_model.predict` for every job, with `platform`, `dnn`, `batch_size` in
+        front.
 
     Raises
     ------
@@ -115,29 +116,51 @@ def compare_all(
 
     data = Path(folder)
     tables = []
-    for path in sorted((data / "measurements").glob("*.csv")):
-        profiles = data / "profiles" / (stand_ins or {}).get(path.stem, path.stem)
-        steps = load_steps(path.with_suffix(".steps.csv.gz"))
-        jobs = load_measurements(path).groupby(["dnn", "batch_size"], sort=False)
-        for (dnn, batch_size), measured in jobs:
-            profile = load_profile(profiles / f"{dnn}_b{batch_size}.profile.json.gz")
-            own = steps[(steps["dnn"] == dnn) & (steps["batch_size"] == batch_size)]
-            curve = predict(
-                profile,
-                sorted(measured["workers"].unique()),
-                servers=sorted(measured["parameter_servers"].unique()),
-                methods=methods,
-                measured=measured,
-                steps=steps_per_worker(own),
-                **options,
-            )
-            table = compare(curve, measured).merge(
-                noise(measured), on=["workers", "servers", "repeat"]
-            )
-            job = {"platform": path.stem, "dnn": dnn, "batch_size": batch_size}
-            tables.append(pd.DataFrame(job, index=table.index).join(table))
-    if not tables:
-        raise InputError(str(data), "no measurements", "files measurements/<platform>.csv")
+    for (platform, dnn, batch_size), measured in load_all_measurements(data).groupby(
+        list(JOB), sort=False
+    ):
+        profiles = data / "profiles" / (stand_ins or {}).get(platform, platform)
+        steps = load_steps(data / "measurements" / f"{platform}.steps.csv.gz")
+        own = steps[(steps["dnn"] == dnn) & (steps["batch_size"] == batch_size)]
+        curve = predict(
+            load_profile(profiles / f"{dnn}_b{batch_size}.profile.json.gz"),
+            sorted(measured["workers"].unique()),
+            servers=sorted(measured["parameter_servers"].unique()),
+            methods=methods,
+            measured=measured,
+            steps=steps_per_worker(own),
+            **options,
+        )
+        job = {"platform": platform, "dnn": dnn, "batch_size": batch_size}
+        tables.append(pd.DataFrame(job, index=curve.index).join(curve))
+    return pd.concat(tables, ignore_index=True)
+
+
+def compare_all(curves: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
+    """Set predictions of several jobs against their measured runs.
+
+    Parameters
+    ----------
+    curves : DataFrame
+        From `predict_all`.
+    measured : DataFrame
+        From `load_all_measurements`.
+
+    Returns
+    -------
+    DataFrame
+        The rows of `compare` for every job, with `platform`, `dnn`, `batch_size` in front, and
+        `interval` and `spread`, the noise of the measurement (`noise`).
+    """
+    import pandas as pd
+
+    tables = []
+    jobs = measured.groupby(list(JOB))
+    for (platform, dnn, batch_size), curve in curves.groupby(list(JOB), sort=False):
+        own = jobs.get_group((platform, dnn, batch_size))
+        table = compare(curve, own).merge(noise(own), on=["workers", "servers", "repeat"])
+        job = {"platform": platform, "dnn": dnn, "batch_size": batch_size}
+        tables.append(pd.DataFrame(job, index=table.index).join(table))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 RUN = ("platform", "dnn", "batch_size", "parameter_servers", "workers", "policy", "repeat")
 """Columns that identify a run."""
+
+JOB = ("platform", "dnn", "batch_size")
+"""Columns that identify a job."""
 
 _TEXT = ("platform", "dnn", "policy")
 _COUNTS = ("batch_size", "parameter_servers", "workers", "repeat")
@@ -50,6 +54,27 @@ def load_measurements(path: str | os.PathLike[str]) -> pd.DataFrame:
     _require(path, table, "steps_per_s_high", above, "at least steps_per_s")
     _require_once(path, table, RUN, "run")
     return table
+
+
+def load_all_measurements(folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read the runs of all platforms of a data folder.
+
+    Parameters
+    ----------
+    folder : path-like
+        With ``measurements/<platform>.csv``.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or one is not a table of runs.
+    """
+    import pandas as pd
+
+    paths = sorted((Path(folder) / "measurements").glob("*.csv"))
+    if not paths:
+        raise InputError(os.fspath(folder), "none", "files measurements/<platform>.csv")
+    return pd.concat([load_measurements(path) for path in paths], ignore_index=True)
 
 
 def load_steps(path: str | os.PathLike[str]) -> pd.DataFrame:

@@ -160,6 +160,42 @@ def what_if(curves: pd.DataFrame, workers: int, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def throughput_grid(predictions: pd.DataFrame, measured: pd.DataFrame) -> Figure:
+    """Draw throughput against the number of workers, a panel per job.
+
+    Parameters
+    ----------
+    predictions : DataFrame
+        From `asgd_model.accuracy.predict_all`.
+    measured : DataFrame
+        From `asgd_model.load_all_measurements`.
+
+    Returns
+    -------
+    Figure
+    """
+    jobs = ["platform", "dnn", "batch_size"]
+    panels = list(predictions.groupby(jobs, sort=False))
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.6 * columns, 3.0 * rows), layout="constrained", squeeze=False
+    )
+    runs = measured.groupby(jobs)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    for ax, (job, curve) in zip(axes.flat, panels, strict=False):
+        throughput(curve, runs.get_group(job), ax)
+        platform, dnn, batch_size = job
+        ax.set_title(f"{dnn}, batch {batch_size}\n{platform}", loc="left", fontsize="small")
+        handles, labels = ax.get_legend_handles_labels()
+        ax.get_legend().remove()
+    figure.legend(
+        handles, labels, frameon=False, fontsize="small", loc="outside lower center", ncols=3
+    )
+    return figure
+
+
 def utilisation(predictions: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw how much of each resource is in use against the number of workers.
 

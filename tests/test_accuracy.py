@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from asgd_model.accuracy import compare, compare_all, noise, replay, summarize
+from asgd_model.accuracy import compare, compare_all, noise, predict_all, replay, summarize
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
-from asgd_model.measurements import load_measurements
+from asgd_model.measurements import load_all_measurements
 from asgd_model.profile import Calibration, Profile
 from asgd_model.simulator import SimulationResult, simulate
 
@@ -149,9 +149,9 @@ def test_noise(measured: pd.DataFrame) -> None:
 
 def test_all_runs_are_compared() -> None:
     """Every run of every platform has one row per method, with its own measurement."""
-    table = compare_all(DATA, methods=["queueing", "ernest"], stand_ins={BBR: RENO})
-    files = sorted((DATA / "measurements").glob("*.csv"))
-    measured = pd.concat([load_measurements(path) for path in files])
+    measured = load_all_measurements(DATA)
+    curves = predict_all(DATA, methods=["queueing", "ernest"], stand_ins={BBR: RENO})
+    table = compare_all(curves, measured)
     for method in ("queueing", "ernest"):
         rows = table[table["method"] == method]
         keys = ["platform", "dnn", "batch_size", "workers", "repeat"]
@@ -163,9 +163,9 @@ def test_all_runs_are_compared() -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     """A platform without profiles needs a stand-in; no measurements are no agreement."""
     with pytest.raises(InputError, match=re.escape(BBR)):
-        compare_all(DATA, methods=["queueing"])
-    with pytest.raises(InputError, match="no measurements"):
-        compare_all(tmp_path, methods=["queueing"])
+        predict_all(DATA, methods=["queueing"])
+    with pytest.raises(InputError, match="files measurements/"):
+        predict_all(tmp_path, methods=["queueing"])
 
 
 # --- replay ---------------------------------------------------------------------------------

@@ -218,7 +218,8 @@ def test_steps_too_long_for_any_overhead() -> None:
 def test_throttled_rate_is_recovered(rate: float) -> None:
     """From a simulated trace of a worker whose quota slows its uploads down by so much."""
     known = job([8 * MB, MB // 100], computation=2.0).recalibrated(throttled_rate=rate)
-    result = simulate(known, Cluster.like(known), steps=3, warm_up=1, record=[(0, 1), (0, 2)])
+    cluster = Cluster.like(known, worker_cores=0.5)
+    result = simulate(known, cluster, steps=3, warm_up=1, record=[(0, 1), (0, 2)])
     assert throttled_rate(synthetic_profile(known, result)) == pytest.approx(rate, abs=0.01)
 
 

@@ -1,4 +1,4 @@
-"""The data are what their description says, and plausible."""
+"""The data are what their description says, and no counter exceeds what there is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import importlib.util
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from frictionless import Resource, system
 
-from asgd_model.measurements import RUN, load_measurements, load_steps, run_throughput, steps_of_run
+from asgd_model.measurements import load_measurements
 from asgd_model.testbed.platform import Platform, load_platform
 
 DATA = Path(__file__).parent.parent / "data"
@@ -77,15 +76,6 @@ def platform_of(runs: pd.DataFrame) -> Platform | None:
     return load_platform(path) if path.exists() else None
 
 
-def test_workers_are_not_faster_together(runs: pd.DataFrame) -> None:
-    """W workers do at most W times what one does alone, beyond the noise of both."""
-    job = ["dnn", "batch_size", "parameter_servers", "policy"]
-    for _, own in runs.groupby(job):
-        alone = own[own["workers"] == 1]["steps_per_s_high"].max()
-        several = own[own["workers"] > 1]
-        assert (several["steps_per_s_low"] <= several["workers"] * alone).all()
-
-
 def test_nothing_exceeds_its_capacity(runs: pd.DataFrame) -> None:
     """Links carry at most their rate; CPUs are used at most as far as their quotas allow."""
     platform = platform_of(runs)
@@ -95,15 +85,3 @@ def test_nothing_exceeds_its_capacity(runs: pd.DataFrame) -> None:
     if platform is not None:
         assert (runs["server_cores"] <= platform.server.cores * ROUNDING).all()
         assert (runs["worker_cores"] <= platform.worker.cores * ROUNDING).all()
-
-
-def test_throughput_is_that_of_the_steps(runs: pd.DataFrame) -> None:
-    """Every run's row follows from its steps."""
-    platform = runs["platform"].iloc[0]
-    steps = load_steps(DATA / "measurements" / f"{platform}.steps.csv.gz")
-    measured = runs.set_index(list(RUN))["steps_per_s"]
-    assert set(measured.index) == set(steps.set_index(list(RUN)).index)
-    for key, own in steps.groupby(list(RUN)):
-        found = run_throughput(*steps_of_run(own), 2)
-        assert found[0] == pytest.approx(measured[key], rel=1e-3)
-        assert np.isfinite(found).all()
