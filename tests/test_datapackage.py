@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from frictionless import Resource, system
+from frictionless import Detector, Resource, system
 
 from asgd_model.measurements import load_measurements
 from asgd_model.testbed.platform import Platform, load_platform
@@ -19,7 +19,8 @@ TABLES = [resource for resource in PACKAGE["resources"] if resource.get("type") 
 RUNS = sorted((DATA / "measurements").glob("*.csv"))
 UNDESCRIBED = {"README.md", "datapackage.json", "make.py", "describe.py"}
 MOST_BYTES = 60e6
-ROUNDING = 1.005
+ROUNDING = 1.03
+"""Of mean rates in a window whose ends the counters and the steps see at different times."""
 
 
 def test_description_is_up_to_date() -> None:
@@ -50,7 +51,9 @@ def test_table_follows_its_schema(resource: dict[str, object]) -> None:
     """Every cell has its column's type and keeps its limits; keys are unique."""
     described = {**resource, "schema": json.loads((DATA / str(resource["schema"])).read_text())}
     with system.use_context(trusted=True):
-        report = Resource.from_descriptor(described, basepath=str(DATA)).validate()
+        resource_found = Resource.from_descriptor(described, basepath=str(DATA))
+        resource_found.detector = Detector(schema_sync=True)  # columns that were not recorded
+        report = resource_found.validate()
     assert report.flatten(["rowNumber", "fieldName", "note"]) == []
 
 
@@ -81,7 +84,7 @@ def test_nothing_exceeds_its_capacity(runs: pd.DataFrame) -> None:
     platform = platform_of(runs)
     rate = 300e6 if platform is None else platform.link.rate
     for column in ("server_sent_bit_s", "server_received_bit_s"):
-        assert (runs[column] <= rate * ROUNDING).all()
+        assert (runs[column].dropna() <= rate * ROUNDING).all()
     if platform is not None:
         assert (runs["server_cores"] <= platform.server.cores * ROUNDING).all()
         assert (runs["worker_cores"] <= platform.worker.cores * ROUNDING).all()
