@@ -971,14 +971,13 @@ def random_starts(simulated: pd.DataFrame, measured: pd.DataFrame) -> NDArray[np
             runs, x="steps_per_s", stat="percent", bins=20, color=_COLOURS[0], alpha=0.4, ax=ax
         )
         own = measured[measured["workers"] == workers]
-        ax.plot(
+        ax.vlines(
             own["steps_per_s"],
-            np.full(len(own), 0.0),
-            "|",
+            0.0,
+            0.15,
+            transform=ax.get_xaxis_transform(),
             color=_MEASURED,
-            markersize=24,
-            markeredgewidth=1.5,
-            clip_on=False,
+            linewidth=2,
             label="measured runs",
         )
         ax.set_title(f"{workers} workers", loc="left", fontsize="medium")
