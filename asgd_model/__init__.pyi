@@ -11,6 +11,7 @@ from .advice import limits as limits
 from .chrome_timeline import read_chrome_timeline as read_chrome_timeline
 from .cluster import Cluster as Cluster
 from .cluster import Node as Node
+from .cluster import bytes_per_server as bytes_per_server
 from .errors import InputError as InputError
 from .measurements import load_all_measurements as load_all_measurements
 from .measurements import load_measurements as load_measurements

@@ -6,12 +6,16 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asgd_model.errors import InputError
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Calibration, Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STREAM_ORDERS = ("profile", "fifo", "random", "tic", "tac")
 """How the streams of one connection take turns: as recorded in the profiled step, in the order
@@ -194,6 +198,42 @@ def placement(profile: Profile, servers: int) -> NDArray[np.int32]:
     for op in np.flatnonzero(variables >= 0):
         placed[op] = position[variables[op]] % servers
     return placed
+
+
+def bytes_per_server(profile: Profile, servers: int) -> pd.DataFrame:
+    """What each of so many parameter servers sends and receives in a step of one worker.
+
+    Parameters
+    ----------
+    profile : Profile
+        The job on one worker.
+    servers : int
+        Number of parameter servers.
+
+    Returns
+    -------
+    DataFrame
+        Index: the server, from 0. Columns `sent` and `received` (bytes), and `share`, the
+        server's part of all bytes.
+
+    Raises
+    ------
+    InputError
+        As `placement`.
+    """
+    import pandas as pd
+
+    placed = placement(profile, servers)
+    moved = {
+        name: [
+            int(profile.sizes[(profile.resources == resource) & (placed == server)].sum())
+            for server in range(servers)
+        ]
+        for name, resource in (("sent", DOWNLINK), ("received", UPLINK))
+    }
+    table = pd.DataFrame(moved, index=pd.RangeIndex(servers, name="server"))
+    total = table.sum(axis="columns")
+    return table.assign(share=total / total.sum())
 
 
 def _is_positive(value: object) -> bool:

@@ -196,6 +196,32 @@ def throughput_grid(predictions: pd.DataFrame, measured: pd.DataFrame) -> Figure
     return figure
 
 
+def throughput_by_servers(curves: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw throughput against workers for several numbers of servers, a panel per job.
+
+    Parameters
+    ----------
+    curves : mapping of str to DataFrame
+        From `asgd_model.predict` with one method, by name of the job.
+
+    Returns
+    -------
+    Figure
+    """
+    figure, axes = plt.subplots(
+        1, len(curves), figsize=(3.4 * len(curves), 3.4), layout="constrained", squeeze=False
+    )
+    for ax, (job, curve) in zip(axes[0], curves.items(), strict=True):
+        throughput(curve, ax=ax)
+        ax.set_title(job, loc="left", fontsize="medium")
+        handles, labels = ax.get_legend_handles_labels()
+        ax.get_legend().remove()
+    figure.legend(
+        handles, labels, frameon=False, fontsize="small", loc="outside lower center", ncols=3
+    )
+    return figure
+
+
 def utilisation(predictions: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw how much of each resource is in use against the number of workers.
 

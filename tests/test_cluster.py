@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asgd_model.cluster import MAX_NODES, Cluster, Node, placement
+from asgd_model.cluster import MAX_NODES, Cluster, Node, bytes_per_server, placement
 from asgd_model.errors import InputError
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Metadata, Profile
 
@@ -281,3 +281,12 @@ def test_placement_of_a_real_job(alexnet: Profile, servers: int) -> None:
         for dependency in alexnet.dependencies[op]:
             if alexnet.resources[dependency] == UPLINK and alexnet.sizes[dependency] > 100:
                 assert placed[dependency] == placed[op], "a gradient goes where it is applied"
+
+
+def test_bytes_per_server(small: Profile) -> None:
+    """Variables of 1 and 3 MB: on one server together, on two one each, in both directions."""
+    table = bytes_per_server(small, 1)
+    assert table.to_dict("list") == {"sent": [4_000_000], "received": [4_000_000], "share": [1.0]}
+    table = bytes_per_server(small, 2)
+    assert table["sent"].tolist() == table["received"].tolist() == [1_000_000, 3_000_000]
+    assert table["share"].tolist() == [0.25, 0.75]
