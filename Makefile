@@ -13,6 +13,7 @@ BIN := .venv/bin
 PIP := -m pip -qq --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
+MODULES = $(shell find asgd_model -name "*.py" ! -name __main__.py | sed "s|/__init__||; s|\.py||; s|/|.|g")
 BUILT_FROM := pyproject.toml constraints.txt asgd_model/__init__.py
 
 define CHECK_PYTHON
@@ -43,7 +44,8 @@ bench: .venv/.test
 
 docs: .venv/.package
 	$(BIN)/python $(INSTALL) -e '.[docs]'
-	$(BIN)/pdoc --docformat numpy --output-directory build/docs asgd_model '!asgd_model.__main__'
+	$(BIN)/pdoc --docformat numpy --output-directory build/docs $(MODULES) \
+	    '!asgd_model.testbed.graphs' '!asgd_model.testbed.node'
 
 $(BIN)/pip:
 	@$(PYTHON) -c "$$CHECK_PYTHON"

@@ -331,7 +331,7 @@ class TestRefused:
             read_chrome_timeline([large], metadata())
 
     @settings(
-        max_examples=100,
+        max_examples=50,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
