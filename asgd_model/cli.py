@@ -11,13 +11,14 @@ import io
 import math
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import asgd_model
-from asgd_model.errors import InputError
+from asgd_model.errors import InputError, PrecisionWarning
 from asgd_model.testbed.command import testbed
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ def commands() -> None:
 @click.option("--window", type=int, help="Bytes of a stream's turn; the profile's by default.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--replications", type=int, help="Simulations with other random starts.")
+@click.option(
+    "--precision",
+    type=float,
+    help="Simulate more until the mean is known to so much of itself, such as 0.01.",
+)
+@click.option("--most-replications", type=int, help="Where that ends; 1000 by default.")
 @click.option("--format", "layout", type=click.Choice(["table", "csv", "json"]), default="table")
 @click.option("--output", metavar="FILE", help="Write there instead of to standard output.")
 @click.option("--plot", metavar="FILE", help="Also draw throughput against workers: png or svg.")
@@ -102,13 +109,18 @@ def predict(
         raise InputError("--plot", plot, f"a file name ending in {' or '.join(_PLOT_FORMATS)}")
     from asgd_model import files
 
-    predictions = asgd_model.predict(
-        asgd_model.load_profile(profile),
-        workers,
-        methods=tuple(method.strip() for method in methods.split(",")),
-        stream_window=window,
-        **{name: value for name, value in options.items() if value is not None},
-    )
+    loaded = asgd_model.load_profile(profile)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PrecisionWarning)
+        predictions = asgd_model.predict(
+            loaded,
+            workers,
+            methods=tuple(method.strip() for method in methods.split(",")),
+            stream_window=window,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+    for warning in caught:
+        click.echo(f"{NAME}: {warning.message}", err=True)
     if output:
         files.write_bytes(output, _text(predictions, layout).encode())
     else:

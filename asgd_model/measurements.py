@@ -229,12 +229,24 @@ def step_time_correlation(steps: pd.DataFrame) -> float:
     Returns
     -------
     float
-        Correlation of the times of the k-th steps of two workers, mean over pairs.
+        Correlation of the times of the k-th steps of two workers, mean over pairs. A pair counts
+        with the steps that both executed; one whose step times do not vary does not count.
+
+    Raises
+    ------
+    InputError
+        If there is no pair whose step times vary.
     """
+    import pandas as pd
+
     start, end = steps_of_run(steps)
-    pairs = np.triu_indices(len(start), k=1)
-    correlation = np.asarray(np.corrcoef(end - start))
-    return float(correlation[pairs].mean())
+    correlation = pd.DataFrame((end - start).T).corr().to_numpy()
+    pairs = correlation[np.triu_indices(len(start), k=1)]
+    known = pairs[~np.isnan(pairs)]
+    if len(known) == 0:
+        expected = "two workers with the same steps, of varying length"
+        raise InputError("step_time_correlation", f"{len(start)} workers", expected)
+    return float(known.mean())
 
 
 def _read_table(path: str | os.PathLike[str], columns: tuple[str, ...]) -> pd.DataFrame:

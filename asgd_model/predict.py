@@ -28,6 +28,8 @@ def predict(
     methods: Sequence[str] = ("simulation", "queueing"),
     measured: pd.DataFrame | None = None,
     replications: int = 20,
+    precision: float | None = None,
+    most_replications: int = 1000,
     steps: int | Mapping[int, int] = 20,
     warm_up: int = 2,
     seed: int = 0,
@@ -49,7 +51,7 @@ def predict(
     measured : DataFrame, optional
         Measured runs with the columns `workers`, `parameter_servers` and `steps_per_s`, for the
         methods that are fitted to some of them. All others see one worker only.
-    replications, steps, warm_up, seed
+    replications, precision, most_replications, steps, warm_up, seed
         Of the simulation; see `asgd_model.simulator.replicate`. `steps` may be given by number of
         workers, as `asgd_model.steps_per_worker` finds them in measured runs.
     **cluster
@@ -62,6 +64,11 @@ def predict(
         One row per method and cluster: `method`, `workers`, `servers`, `steps_per_s` with the
         95 % interval `steps_per_s_low` to `steps_per_s_high` where the method gives one,
         `examples_per_s`, `sees` (what the method knew) and columns of the methods' own.
+
+    Warns
+    -----
+    PrecisionWarning
+        If `most_replications` did not reach the precision.
 
     Raises
     ------
@@ -91,7 +98,13 @@ def predict(
             raise InputError("predict", method, f"one of {', '.join(METHODS)}", field="methods")
     clusters = [Cluster.like(profile, size, count, **cluster) for count in counts for size in sizes]
     simulation = partial(
-        simulator.predict, replications=replications, steps=steps, warm_up=warm_up, seed=seed
+        simulator.predict,
+        replications=replications,
+        precision=precision,
+        most_replications=most_replications,
+        steps=steps,
+        warm_up=warm_up,
+        seed=seed,
     )
     known: dict[str, Callable[..., pd.DataFrame]] = {
         "simulation": simulation,

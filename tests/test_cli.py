@@ -147,6 +147,7 @@ def test_predict_passes_on_only_what_was_said(
         ),
         *("--worker-cores", 0.5, "--server-cores", 2, "--stream-order", "fifo"),
         *("--window", 4096, "--seed", 7, "--replications", 5),
+        *("--precision", 0.01, "--most-replications", 50),
     )
     default = {"methods": ("simulation", "queueing"), "stream_order": "profile", "seed": 0}
     assert (
@@ -163,7 +164,23 @@ def test_predict_passes_on_only_what_was_said(
         "stream_window": 4096,
         "seed": 7,
         "replications": 5,
+        "precision": 0.01,
+        "most_replications": 50,
     }
+
+
+def test_precision_that_is_not_reached(command: Command, alexnet_path: Path) -> None:
+    """The table says what was reached, and a line on standard error that it is not enough."""
+    arguments = ("--workers", 3, "--methods", "simulation", "--replications", 3, "--format", "csv")
+    status, out, err = command(
+        "predict", alexnet_path, *arguments, "--precision", 0.001, "--most-replications", 4
+    )
+    row = pd.read_csv(io.StringIO(out)).iloc[0]
+    assert (status, row["replications"]) == (0, 4)
+    assert err == (
+        f"asgd-model: throughput known to {100 * row['precision']:.2g} %, 0.1 % was asked for, "
+        "after 4 replications of 3 workers, the most allowed\n"
+    )
 
 
 def test_predictions_are_written_in_each_format(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+
 import pytest
 
-from asgd_model.errors import InputError
+from asgd_model.errors import InputError, PrecisionWarning
 
 
 def test_parts_are_in_the_message_and_on_the_error() -> None:
@@ -28,3 +31,19 @@ def test_long_values_are_shortened(length: int) -> None:
     assert str(error).count("x") == 200 + "expected".count("x")
     assert ("..." in str(error)) == (length > 200)
     assert error.found == "x" * length
+
+
+def test_errors_cross_processes() -> None:
+    """An error that another process raises arrives with its message and its parts."""
+    error = InputError("a.csv", range(3), "a number", field="column workers")
+    arrived = pickle.loads(pickle.dumps(error))
+    assert type(arrived) is InputError
+    assert str(arrived) == str(error)
+    assert (arrived.where, arrived.field, arrived.expected) == ("a.csv", error.field, "a number")
+
+
+@pytest.mark.parametrize(("reached", "known"), [(0.0234, "known to 2.3 %"), (math.nan, "unknown")])
+def test_warning_says_what_was_reached(reached: float, known: str) -> None:
+    """In per cent of the throughput, with what was asked for and what it took."""
+    message = str(PrecisionWarning(reached, 0.005, "9 runs"))
+    assert message == f"throughput {known}, 0.5 % was asked for, after 9 runs, the most allowed"

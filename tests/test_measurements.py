@@ -17,6 +17,7 @@ from asgd_model.measurements import (
     load_steps,
     measurement_window,
     run_throughput,
+    step_time_correlation,
     steps_of_run,
 )
 
@@ -180,6 +181,37 @@ def test_steps_of_run() -> None:
     start, end = steps_of_run(table)
     np.testing.assert_array_equal(start, [[0.0, 2.0], [0.5, NAN]])
     np.testing.assert_array_equal(end, [[2.0, 4.0], [3.5, NAN]])
+
+
+def run_of(times: dict[int, list[float]]) -> pd.DataFrame:
+    """Steps of a run by the workers' step times."""
+    rows = [
+        (worker, step, 0.0, time) for worker in times for step, time in enumerate(times[worker])
+    ]
+    return pd.DataFrame(rows, columns=["worker", "step", "start", "end"])
+
+
+def test_correlation_of_step_times() -> None:
+    """1 for workers that slow down together, -1 for those that take turns; the mean over pairs."""
+    assert step_time_correlation(run_of({0: [1, 2, 3], 1: [2, 4, 6]})) == pytest.approx(1)
+    assert step_time_correlation(run_of({0: [1, 2, 1, 2], 1: [2, 1, 2, 1]})) == pytest.approx(-1)
+    three = {0: [1, 2, 1, 2], 1: [2, 1, 2, 1], 2: [1, 2, 1, 2]}
+    assert step_time_correlation(run_of(three)) == pytest.approx(-1 / 3)
+
+
+def test_correlation_of_runs_of_different_length() -> None:
+    """A run ends with its first worker: the steps that a pair has in common count."""
+    longer = {0: [1, 2, 1, 2, 9], 1: [2, 1, 2, 1], 2: [1, 2, 1]}
+    assert step_time_correlation(run_of(longer)) == pytest.approx(-1 / 3)
+
+
+def test_correlation_needs_steps_that_vary() -> None:
+    """Workers whose steps all take the same time are left out of the mean, or are an error."""
+    steady = {0: [1, 2, 3], 1: [2, 4, 6], 2: [5, 5, 5]}
+    assert step_time_correlation(run_of(steady)) == pytest.approx(1)
+    for times in ({0: [1, 2, 3]}, {0: [1, 2], 1: [5, 5]}, {0: [1, 2], 1: [3]}):
+        with pytest.raises(InputError, match=f"step_time_correlation: found {len(times)} workers"):
+            step_time_correlation(run_of(times))
 
 
 START = np.array([[0.0, 2.0, 4.0, 6.0, 8.0], [1.0, 4.0, 7.0, 10.0, NAN]])

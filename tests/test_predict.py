@@ -188,6 +188,7 @@ def test_options_reach_the_cluster_and_the_simulation(small: Profile) -> None:
         ({"worker_cores": 0}, "Node: cores: found 0; expected a finite number above 0"),
         ({"server_cores": float("inf")}, "Node: cores: found inf; expected a finite number above"),
         ({"replications": 0}, "replicate: replications: found 0; expected an integer of at least"),
+        ({"precision": 2}, "replicate: precision: found 2; expected a number between 0 and 1"),
         ({"seed": -1}, "replicate: seed: found -1; expected an integer of at least 0"),
         ({"seed": 0.5}, "replicate: seed: found 0.5; expected an integer of at least 0"),
         ({"steps": 0}, "simulate: steps: found 0; expected an integer of at least 1"),

@@ -73,9 +73,9 @@ class Outcome(NamedTuple):
     completed: NDArray[np.int64]  # (workers,): steps ended
     start: NDArray[np.float64]  # (workers, steps): seconds
     end: NDArray[np.float64]  # (workers, steps): seconds
-    used: NDArray[np.float64]  # (resources,): core seconds or bytes since `window_start`
-    window_start: float
-    now: float
+    used: NDArray[np.float64]  # (resources,): core seconds or bytes in the whole run
+    used_by_window: NDArray[np.float64]  # (2, resources): when it opens and closes; NaN if never
+    used_by_bin: NDArray[np.float64]  # (edges of bins, resources); NaN where not reached
     events: int
     op_start: NDArray[np.float64]  # (recorded steps, ops): seconds; of a transfer, when ready
     op_end: NDArray[np.float64]
@@ -263,9 +263,10 @@ class Options(NamedTuple):
     window : float
         Bytes that a stream sends in one turn; infinite for all of them.
     warm_up : int
-        Use of resources counts from when every worker has ended this many steps.
+        The window opens when every worker has ended this many steps, or begun the first if 0;
+        it closes with the first worker that has ended all its steps.
     stop_at_first : bool
-        End with the first worker that has ended all its steps, else with the last.
+        End when the window closes, after all that happens at that time; else with the last worker.
     newcomer_share, share_spread, throttled_rate : float
         See `asgd_model.profile.Calibration`.
     """
@@ -286,6 +287,7 @@ def run(
     draws: NDArray[np.int64],
     options: Options,
     record: NDArray[np.int64],
+    bins: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> Outcome:
     """Simulate until the workers have ended their steps.
@@ -298,6 +300,8 @@ def run(
         The profiled step that each step of each worker repeats.
     record : ndarray of int64, shape (workers, steps)
         Row of `Outcome.op_start` in which to keep the times of a step's operations, or -1.
+    bins : ndarray of float64, shape (edges of bins,)
+        Seconds, ascending, at which to note what each resource has been used for.
     rng : Generator
         For random stream orders.
 
@@ -313,19 +317,19 @@ def run(
         start=np.full(draws.shape, np.nan),
         end=np.full(draws.shape, np.nan),
         used=state.resources["used"],
-        window_start=0.0,
-        now=0.0,
+        used_by_window=np.full((2, len(layout.capacity)), np.nan),
+        used_by_bin=np.full((len(bins), len(layout.capacity)), np.nan),
         events=0,
         op_start=np.full((rows, len(graph.resources)), np.nan),
         op_end=np.full((rows, len(graph.resources)), np.nan),
     )
-    status, now, window_start, count = _run(
-        layout, graph, state, starts, draws, options, record, rng, outcome
+    status, now, count = _run(
+        layout, graph, state, starts, draws, options, record, bins, rng, outcome
     )
     if status != _DONE:
         reason = "rates did not settle" if status == _UNSETTLED else "nothing left to happen"
         raise RuntimeError(f"the simulation stopped at {now} s: {reason}")
-    return outcome._replace(window_start=window_start, now=now, events=count)
+    return outcome._replace(events=count)
 
 
 _inner = njit(  # type: ignore[call-overload]
@@ -344,19 +348,23 @@ _DONE, _UNSETTLED, _STUCK = range(3)
 @njit(  # type: ignore[call-overload]
     cache=True, nogil=True, error_model="numpy", _nrt=False
 )
-def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
+def _run(layout, graph, state, starts, draws, options, record, bins, rng, outcome):
     completed, steps = outcome.completed, draws.shape[1]
-    now = window_start = 0.0
-    count = 0
-    warming = layout.workers if options.warm_up > 0 else 0
-    running = layout.workers
+    now, stop = 0.0, np.inf
+    count = edge = 0
+    warming = running = layout.workers
     for worker in range(layout.workers):
         _set_timer(layout, state, worker, starts[worker])
     while running > 0:
         if state.counts[0].events == 0:
-            return _STUCK, now, window_start, count
+            return _STUCK, now, count
         slot = state.event_list[0]
+        if state.slots[slot].finish > stop:
+            break
         now = state.slots[slot].finish
+        while edge < len(bins) and bins[edge] <= now:
+            _note_use(layout, state, bins[edge], outcome.used_by_bin[edge])
+            edge += 1
         count += 1
         worker = state.slots[slot].worker
         row = record[worker, completed[worker]]
@@ -365,6 +373,10 @@ def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
         if slot >= layout.timer:
             if state.workers[worker].left == 0:
                 outcome.start[worker, completed[worker]] = now
+                if completed[worker] == options.warm_up == 0:
+                    warming -= 1
+                    if warming == 0:
+                        _note_use(layout, state, now, outcome.used_by_window[0])
                 state.workers[worker].kept = row
                 _begin_step(layout, graph, state, worker, draws[worker, completed[worker]], now)
             else:
@@ -379,20 +391,19 @@ def _run(layout, graph, state, starts, draws, options, record, rng, outcome):
             if completed[worker] == options.warm_up:
                 warming -= 1
                 if warming == 0:
-                    window_start = now
-                    _account_all(layout, state, now)
-                    for resource in range(len(state.resources)):
-                        state.resources[resource].used = 0.0
+                    _note_use(layout, state, now, outcome.used_by_window[0])
             if completed[worker] < steps:
                 _set_timer(layout, state, worker, now)
             else:
+                if running == layout.workers:
+                    _note_use(layout, state, now, outcome.used_by_window[1])
+                    if options.stop_at_first:
+                        stop = now
                 running -= 1
-                if options.stop_at_first:
-                    break
         if not _update_rates(layout, state, now, options, rng):
-            return _UNSETTLED, now, window_start, count
+            return _UNSETTLED, now, count
     _account_all(layout, state, now)
-    return _DONE, now, window_start, count
+    return _DONE, now, count
 
 
 # --- steps and operations -------------------------------------------------------------------
@@ -811,6 +822,21 @@ def _account(layout, state, slot, now):
         resource = layout.slot_resources[slot, column]
         if resource >= 0:
             state.resources[resource].used += state.usage[slot, column] * done
+
+
+@_inner
+def _note_use(layout, state, now, used):
+    """Write into `used` what each resource has been used for by now."""
+    for resource in range(len(used)):
+        used[resource] = state.resources[resource].used
+    for slot in range(layout.timer):
+        activity = state.slots[slot]
+        if activity.active:
+            for column in range(4):
+                resource = layout.slot_resources[slot, column]
+                if resource >= 0:
+                    done = activity.rate * (now - activity.since)
+                    used[resource] += state.usage[slot, column] * done
 
 
 @_inner

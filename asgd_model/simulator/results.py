@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from asgd_model.errors import InputError
 from asgd_model.measurements import measurement_window, run_throughput
+from asgd_model.simulator.steady_state import SteadyState, steady_state
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_RESOURCES = ("cpu", "send", "receive")
+"""Resources of a node, in the engine's order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +32,17 @@ class SimulationResult:
         Seconds at which each step began and ended; NaN for steps not reached.
     warm_up : int
         Steps per worker before the measurement window.
-    busy : ndarray of float64, shape (nodes, 3)
-        Fraction of each node's CPU, sending link and receiving link in use during the window;
-        workers first, then servers.
+    capacity : ndarray of float64, shape (nodes, 3)
+        Cores of each node, and the bytes/s that it can send and receive; workers first, then
+        servers.
+    used : ndarray of float64, shape (nodes, 3)
+        Core seconds of each node, and the bytes that it sent and received, in the whole run.
+    used_in_window : ndarray of float64, shape (nodes, 3)
+        The same in the measurement window.
+    bins : ndarray of float64, shape (edges,)
+        Seconds at which the bins of `utilisation_over_time` begin and end.
+    used_by_bin : ndarray of float64, shape (edges, nodes, 3)
+        As `used`, from the beginning of the run to each of `bins`; NaN after the end of the run.
     num_workers : int
         Number of workers among the nodes.
     events : int
@@ -49,7 +62,11 @@ class SimulationResult:
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     warm_up: int
-    busy: NDArray[np.float64]
+    capacity: NDArray[np.float64]
+    used: NDArray[np.float64]
+    used_in_window: NDArray[np.float64]
+    bins: NDArray[np.float64]
+    used_by_bin: NDArray[np.float64]
     num_workers: int
     events: int
     drawn: NDArray[np.int64]
@@ -69,6 +86,15 @@ class SimulationResult:
         return run_throughput(self.start, self.end, self.warm_up)[0]
 
     @property
+    def busy(self) -> NDArray[np.float64]:
+        """Fraction of each node's CPU, sending and receiving link in use during the window.
+
+        Shape (nodes, 3); workers first, then servers.
+        """
+        first, last = self.window
+        return self.used_in_window / (self.capacity * (last - first))
+
+    @property
     def examples_per_s(self) -> float:
         """Examples that all workers together train on per second."""
         return self.steps_per_s * self.batch_size
@@ -79,6 +105,21 @@ class SimulationResult:
         first, last = self.window
         chosen = (self.end > first) & (self.end <= last)
         return self.end[chosen] - self.start[chosen]
+
+    def steady_state(self, batches: int = 20) -> SteadyState:
+        """When the run became steady, and its throughput from then on.
+
+        The warm-up is detected (`warm_up_length`), whatever `warm_up` says; the interval is from
+        means of batches of steps that follow each other (`batch_means`). It is about this run: it
+        does not contain what other starts would change.
+
+        Parameters
+        ----------
+        batches : int
+            Number of batches, at least 2.
+        """
+        ends = self.end[self.end <= np.nanmin(self.end[:, -1])]
+        return steady_state(np.sort(ends), self.num_workers, batches)
 
     def staleness(self) -> NDArray[np.int64]:
         """Updates by other workers that each gradient missed.
@@ -110,12 +151,43 @@ class SimulationResult:
         """
         import pandas as pd
 
-        servers = len(self.busy) - self.num_workers
-        nodes = [f"worker {index}" for index in range(self.num_workers)]
-        nodes += [f"server {index}" for index in range(servers)]
         return pd.DataFrame(
-            self.busy, index=pd.Index(nodes, name="node"), columns=["cpu", "send", "receive"]
+            self.busy, index=pd.Index(self._nodes(), name="node"), columns=list(_RESOURCES)
         )
+
+    def utilisation_over_time(self) -> pd.DataFrame:
+        """Fraction of each resource in use, over time.
+
+        Returns
+        -------
+        DataFrame
+            One row per bin that the run has got through, with the index `begin`, `end` (seconds);
+            one column per resource: "worker 0 cpu", "worker 0 send", "worker 0 receive", ...,
+            "server 0 cpu", ...
+
+        Raises
+        ------
+        InputError
+            If the run was simulated without `bins`.
+        """
+        import pandas as pd
+
+        if len(self.bins) < 2:
+            raise InputError("result", self.bins.tolist(), "the edges of a bin", field="bins")
+        length = np.diff(self.bins)
+        busy = np.diff(self.used_by_bin, axis=0) / (self.capacity * length[:, None, None])
+        ended = ~np.isnan(self.used_by_bin[1:, 0, 0])
+        edges = [self.bins[:-1][ended], self.bins[1:][ended]]
+        return pd.DataFrame(
+            busy[ended].reshape(len(edges[0]), self.capacity.size),
+            index=pd.MultiIndex.from_arrays(edges, names=["begin", "end"]),
+            columns=[f"{node} {resource}" for node in self._nodes() for resource in _RESOURCES],
+        )
+
+    def _nodes(self) -> list[str]:
+        servers = len(self.capacity) - self.num_workers
+        nodes = [f"worker {index}" for index in range(self.num_workers)]
+        return nodes + [f"server {index}" for index in range(servers)]
 
     def to_frame(self) -> pd.DataFrame:
         """Every ended step, one row each.
@@ -136,6 +208,30 @@ class SimulationResult:
                 "end": self.end[worker, step],
             }
         )
+
+
+def by_role(busy: NDArray[np.float64], workers: int) -> dict[str, float]:
+    """Utilisation of the busiest server's links and CPU and, in the mean, of the workers' CPUs.
+
+    Parameters
+    ----------
+    busy : ndarray of float64, shape (nodes, 3)
+        As `SimulationResult.busy`.
+    workers : int
+        Number of workers among the nodes.
+
+    Returns
+    -------
+    dict
+        `server_send`, `server_receive`, `server_cpu`, `worker_cpu`, each from 0 to 1.
+    """
+    cpu, send, receive = busy[workers:].max(axis=0)
+    return {
+        "server_send": float(send),
+        "server_receive": float(receive),
+        "server_cpu": float(cpu),
+        "worker_cpu": float(busy[:workers, 0].mean()),
+    }
 
 
 def staleness_distribution(results: Sequence[SimulationResult]) -> pd.DataFrame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asgd_model.cluster import Cluster
-from asgd_model.errors import InputError
+from asgd_model.errors import InputError, PrecisionWarning
 from asgd_model.profile import Profile
 from asgd_model.simulator.engine import FIFO, GIVEN, RANDOM, Options, lay_out, run
 from asgd_model.simulator.results import SimulationResult
@@ -26,6 +27,7 @@ def simulate(
     starts: ArrayLike | None = None,
     record: Sequence[tuple[int, int]] = (),
     stop_at_first: bool = True,
+    bins: ArrayLike = (),
     seed: int | np.random.SeedSequence = 0,
 ) -> SimulationResult:
     """Simulate asynchronous SGD on a cluster.
@@ -51,6 +53,9 @@ def simulate(
     stop_at_first : bool
         End with the first worker that has ended all its steps, as a measured run's window
         does; otherwise with the last.
+    bins : array_like, shape (edges,), optional
+        Seconds, ascending, between which `SimulationResult.utilisation_over_time` tells the
+        utilisation.
     seed : int or SeedSequence
         Same seed, same result.
 
@@ -65,8 +70,76 @@ def simulate(
         starts=starts,
         record=record,
         stop_at_first=stop_at_first,
+        bins=bins,
         seed=seed,
     )
+
+
+def simulate_to_precision(
+    profile: Profile,
+    cluster: Cluster,
+    precision: float = 0.01,
+    *,
+    steps: int = 100,
+    most_steps: int = 100_000,
+    starts: ArrayLike | None = None,
+    seed: int = 0,
+) -> SimulationResult:
+    """Simulate one run that is long enough to know its throughput as well as asked for.
+
+    The run is simulated again, twice as long each time, until `SimulationResult.steady_state`
+    has an interval that is narrow enough. The interval is about this one run: where workers keep
+    step, other starts may give another throughput for any length (`replicate`). As with every
+    rule that stops at the first narrow interval, it contains the true mean somewhat less often
+    than in 95 % of cases.
+
+    Parameters
+    ----------
+    profile, cluster, starts, seed
+        As for `simulate`.
+    precision : float
+        Highest half-width of the 95 % interval of the steady throughput, relative to the mean.
+    steps : int
+        Steps per worker of the first run.
+    most_steps : int
+        Steps per worker of the longest; if that one is not enough, it is returned with a warning.
+
+    Returns
+    -------
+    SimulationResult
+        Of the last run.
+
+    Warns
+    -----
+    PrecisionWarning
+        If the longest run did not reach the precision.
+
+    Raises
+    ------
+    InputError
+        As `simulate`, and if `precision` is not between 0 and 1 or `most_steps` below `steps`.
+    """
+    check_precision("simulate_to_precision", precision)
+    if most_steps < steps:
+        where = "simulate_to_precision"
+        raise InputError(where, most_steps, f"at least {steps} steps", field="most_steps")
+    simulation = Simulation(profile, cluster)
+    while True:
+        result = simulation.run(steps=steps, starts=starts, seed=seed)
+        reached = result.steady_state().relative_half_width
+        if reached <= precision:
+            return result
+        if steps >= most_steps:
+            spent = f"{steps} steps of each of {len(cluster.workers)} workers"
+            warnings.warn(PrecisionWarning(reached, precision, spent), stacklevel=2)
+            return result
+        steps = min(2 * steps, most_steps)
+
+
+def check_precision(where: str, precision: float) -> None:
+    """Raise `InputError` unless a relative half-width is between 0 and 1."""
+    if not 0.0 < precision < 1.0:
+        raise InputError(where, precision, "a number between 0 and 1", field="precision")
 
 
 class Simulation:
@@ -97,6 +170,7 @@ class Simulation:
         starts: ArrayLike | None = None,
         record: Sequence[tuple[int, int]] = (),
         stop_at_first: bool = True,
+        bins: ArrayLike = (),
         seed: int | np.random.SeedSequence = 0,
     ) -> SimulationResult:
         """Simulate one run; see `simulate`."""
@@ -110,6 +184,7 @@ class Simulation:
         draws = rng.integers(profile.steps, size=(workers, steps))
         offsets = rng.uniform(0.0, float(profile.step_times.mean()), size=workers)
         window = cluster.stream_window
+        edges = _checked_bins(bins)
         outcome = run(
             layout,
             self._graph,
@@ -125,15 +200,20 @@ class Simulation:
                 throttled_rate=cluster.calibration.throttled_rate,
             ),
             rows,
+            edges,
             rng,
         )
-        elapsed = outcome.now - outcome.window_start
+        capacity = layout.capacity.reshape(-1, 3)
         return SimulationResult(
             batch_size=profile.metadata.batch_size,
             start=outcome.start,
             end=outcome.end,
             warm_up=int(warm_up),
-            busy=(outcome.used / (layout.capacity * elapsed)).reshape(-1, 3),
+            capacity=capacity,
+            used=outcome.used.reshape(capacity.shape),
+            used_in_window=np.diff(outcome.used_by_window, axis=0).reshape(capacity.shape),
+            bins=edges,
+            used_by_bin=outcome.used_by_bin.reshape(-1, *capacity.shape),
             num_workers=workers,
             events=outcome.events,
             drawn=draws,
@@ -161,3 +241,12 @@ def _checked_starts(starts: ArrayLike, workers: int) -> NDArray[np.float64]:
         expected = f"{workers} finite times of at least 0 s"
         raise InputError("simulate", times.tolist(), expected, field="starts")
     return times
+
+
+def _checked_bins(bins: ArrayLike) -> NDArray[np.float64]:
+    edges = np.asarray(bins, dtype=np.float64)
+    rising = edges.ndim == 1 and (edges[:1] >= 0).all() and (np.diff(edges) > 0).all()
+    if not (rising and np.isfinite(edges).all()):
+        expected = "finite times of at least 0 s, each after the one before"
+        raise InputError("simulate", edges.tolist(), expected, field="bins")
+    return edges

@@ -196,8 +196,7 @@ def test_an_order_never_changes_what_is_moved(alexnet: Profile, order: str):
     """The worker receives and sends the same bytes in any order."""
     servers = Cluster.like(alexnet, stream_order=order)
     result = simulate(alexnet, servers, steps=2, warm_up=0, starts=[0.0])
-    moved = result.busy[0, 1:] * alexnet.metadata.link_rate / 8 * np.nanmax(result.end)
-    for direction, total in zip((UPLINK, DOWNLINK), moved, strict=True):
+    for direction, total in zip((UPLINK, DOWNLINK), result.used[0, 1:], strict=True):
         tensors = alexnet.resources == direction
         expected = 2 * (alexnet.bytes_moved(direction) + MESSAGE_BYTES * tensors.sum())
         assert total == pytest.approx(expected)

@@ -140,6 +140,48 @@ def test_throughput_counts_after_the_warm_up():
     assert result.utilisation()["cpu"].tolist() == pytest.approx([1.0, 1.0, 0.0])
 
 
+@pytest.mark.parametrize("stop_at_first", [True, False])
+@pytest.mark.parametrize(("warm_up", "window"), [(0, (2.0, 16.0)), (1, (6.0, 16.0))])
+def test_utilisation_and_throughput_have_the_same_window(stop_at_first, warm_up, window):
+    """From when all work to when the first one is done, however the run begins and ends.
+
+    Steps of 3 s of download, on a server's link that is never short, and 1 s of computation: from
+    2 s to 16 s the first worker computes for 4 s, the second, which begins at 2 s, for 3 s.
+    """
+    profile = chain(3 * MB, 1.0, 160)
+    result = simulate(
+        profile,
+        cluster(2, [node(down=10 * MB)]),
+        steps=4,
+        warm_up=warm_up,
+        starts=[0.0, 2.0],
+        stop_at_first=stop_at_first,
+    )
+    assert result.window == pytest.approx(window, rel=1e-3)
+    busy = result.utilisation().loc[["worker 0", "worker 1"], "cpu"] * (window[1] - window[0])
+    assert busy.tolist() == pytest.approx([4 - warm_up, 3 - warm_up], rel=1e-3)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 7])
+def test_steps_that_end_together_at_the_end_of_the_run_count(workers):
+    """Workers in lockstep all end their last steps: none is cut off because another was first."""
+    together = np.zeros(workers)
+    result = simulate(chain(MB, 0.5, MB), cluster(workers), steps=5, starts=together)
+    assert not np.isnan(result.end).any()
+    assert result.steps_per_s == pytest.approx(3 * workers / (result.end[0, 4] - result.end[0, 1]))
+
+
+def test_a_run_without_a_window():
+    """A worker that is still warming up when the run ends: no throughput, no utilisation."""
+    job = Job()
+    job.compute(1.0)
+    result = simulate(job.profile(), cluster([node(), node(cores=0.1)]), steps=5, starts=[0, 0])
+    for attribute in ("window", "steps_per_s", "busy"):
+        with pytest.raises(InputError, match="measurement_window: warm_up: found 2 steps"):
+            getattr(result, attribute)
+    assert result.used[:, 0] == pytest.approx([5.0, 0.5, 0.0])
+
+
 def test_recorded_steps():
     """Rows of the recorded times follow `record`, in seconds since the run began."""
     profile = chain(MB, 0.5, MB, 0.25)
