@@ -52,18 +52,18 @@ $(BIN)/pip:
 	$(PYTHON) -m venv .venv
 
 .venv/.package: $(BUILT_FROM) | $(BIN)/pip
-	$(BIN)/python $(INSTALL) -e .
+	$(BIN)/python $(INSTALL) -e '.[dask]'
 	@touch $@
 
 .venv/.test: $(BUILT_FROM) | $(BIN)/pip
-	$(BIN)/python $(INSTALL) -e '.[test]'
+	$(BIN)/python $(INSTALL) -e '.[dask,test]'
 	@touch .venv/.package $@
 
 constraints:
 	@$(PYTHON) -c "$$CHECK_PYTHON"
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
-	build/constraints/bin/python $(PIP) install --no-compile '.[docs,test]'
+	build/constraints/bin/python $(PIP) install --no-compile '.[dask,docs,test]'
 	build/constraints/bin/python $(PIP) freeze --exclude asgd-model > build/constraints.txt
 	{ echo '# Made by `make constraints`.'; cat build/constraints.txt; } > constraints.txt
 

@@ -13,6 +13,7 @@ from .cluster import Cluster as Cluster
 from .cluster import Node as Node
 from .cluster import bytes_per_server as bytes_per_server
 from .errors import InputError as InputError
+from .errors import PrecisionWarning as PrecisionWarning
 from .measurements import load_all_measurements as load_all_measurements
 from .measurements import load_measurements as load_measurements
 from .measurements import load_steps as load_steps
@@ -33,9 +34,11 @@ from .simulator import compare as compare
 from .simulator import profile_trace as profile_trace
 from .simulator import replicate as replicate
 from .simulator import simulate as simulate
+from .simulator import simulate_to_precision as simulate_to_precision
 from .simulator import simulation_trace as simulation_trace
 from .simulator import staleness_distribution as staleness_distribution
 from .simulator import synthetic_profile as synthetic_profile
+from .sweep import sweep as sweep
 from .tensorflow_trace import read_run_metadata as read_run_metadata
 from .testbed.calibration import explained_costs as explained_costs
 from .testbed.calibration import link_shares as link_shares

@@ -263,6 +263,84 @@ def utilisation(predictions: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def utilisation_over_time(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how much of each resource is in use over the time of a run, one row per resource.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `SimulationResult.utilisation_over_time`, all of its columns or some.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    resources = table.shape[1]
+    size = (8.0, 0.3 * resources + 1.0)
+    ax = ax or plt.subplots(figsize=size, layout="constrained")[1]
+    begin, end = (table.index.get_level_values(edge) for edge in ("begin", "end"))
+    mesh = ax.pcolormesh(
+        np.append(begin, end[-1:]),
+        np.arange(resources + 1),
+        100.0 * table.to_numpy().T,
+        cmap="Blues",
+        vmin=0.0,
+        vmax=100.0,
+        rasterized=True,
+    )
+    ax.figure.colorbar(mesh, ax=ax, label="utilisation (%)")
+    ax.set_yticks(np.arange(resources) + 0.5, table.columns)
+    ax.tick_params(axis="y", length=0)
+    ax.invert_yaxis()
+    ax.set_xlabel("time since the run began (s)")
+    return ax
+
+
+def scaling(runs: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw throughput against the number of workers, on logarithmic axes.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From `asgd_model.sweep`, of one profile and policy; a line per number of servers through
+        the means over the seeds, with the range of the seeds as a band.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
+    for index, servers in enumerate(sorted(runs["servers"].unique())):
+        curve = runs[runs["servers"] == servers]
+        points = curve.groupby("workers")["steps_per_s"].agg(["mean", "min", "max"])
+        colour = _COLOURS[index % len(_COLOURS)]
+        ax.plot(
+            points.index,
+            points["mean"],
+            _STYLES[index % len(_STYLES)],
+            marker="o",
+            markersize=4,
+            color=colour,
+            label=f"{servers} server{'s' if servers > 1 else ''}",
+        )
+        ax.fill_between(
+            points.index, points["min"], points["max"], color=colour, alpha=0.2, linewidth=0
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
+    ax.set_xlabel("workers")
+    ax.set_ylabel("throughput (steps/s)")
+    ax.legend(frameon=False, fontsize="small")
+    sns.despine(ax=ax)
+    return ax
+
+
 def timeline(profile: Profile, step: int = 0, ax: Axes | None = None) -> Axes:
     """Draw one profiled step: when each operation ran, one lane per resource.
 

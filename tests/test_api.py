@@ -100,14 +100,14 @@ def test_everything_public_is_documented() -> None:
         "import asgd_model.accuracy, asgd_model.cli, asgd_model.simulator",
         "import asgd_model; asgd_model.METHODS; asgd_model.simulate",
         "import asgd_model; asgd_model.predict; import asgd_model.predict",
+        "import asgd_model.sweep",
+        "import asgd_model; asgd_model.sweep; import asgd_model.sweep",
     ],
 )
-def test_predict_is_the_function(before: str) -> None:
-    """A module of the same name does not hide it, in whichever order things are imported."""
-    code = (
-        f"{before}; import asgd_model; print(type(asgd_model.predict), asgd_model.predict.__name__)"
-    )
-    assert in_new_process(code) == "<class 'function'> predict"
+def test_functions_are_not_hidden(before: str) -> None:
+    """A module of the same name does not hide one, in whichever order things are imported."""
+    code = f"{before}; from asgd_model import predict, sweep; print(type(predict), type(sweep))"
+    assert in_new_process(code) == "<class 'function'> <class 'function'>"
 
 
 @pytest.mark.parametrize("name", modules())

@@ -42,7 +42,7 @@ def test_conda_environment_has_the_same_dependencies(pyproject: dict[str, Any]) 
     conda = by_name([entry for entry in listed if isinstance(entry, str)] + from_pip[:-1])
     assert str(conda.pop("python").specifier) == pyproject["project"]["requires-python"]
     conda.pop("pip")
-    expected = direct_dependencies(pyproject, "test")
+    expected = direct_dependencies(pyproject, "dask", "test")
     assert {name: requirement.specifier for name, requirement in conda.items()} == {
         name: requirement.specifier for name, requirement in expected.items()
     }

@@ -12,7 +12,7 @@ import pytest
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.collections import FillBetweenPolyCollection, QuadMesh
 from matplotlib.colors import same_color, to_rgb
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -97,6 +97,23 @@ def steps() -> pd.DataFrame:
     )
 
 
+@pytest.fixture
+def bins() -> pd.DataFrame:
+    """Two resources in bins of 1 s and 2 s."""
+    edges = pd.MultiIndex.from_tuples([(0.0, 1.0), (1.0, 3.0)], names=["begin", "end"])
+    return pd.DataFrame({"worker 0 cpu": [0.0, 0.5], "server 0 send": [1.0, 0.25]}, index=edges)
+
+
+@pytest.fixture
+def sizes() -> pd.DataFrame:
+    """Two numbers of servers, two of workers and two seeds."""
+    index = pd.MultiIndex.from_product(
+        [[1, 2], [4, 8], [0, 1]], names=["servers", "workers", "seed"]
+    )
+    rates = [1.0, 3.0, 4.0, 4.0, 2.0, 4.0, 6.0, 8.0]
+    return pd.DataFrame({"steps_per_s": rates}, index=index).reset_index()
+
+
 Draw = Callable[[Axes], Axes]
 
 
@@ -105,6 +122,8 @@ Draw = Callable[[Axes], Axes]
         "throughput",
         "throughput, measured",
         "utilisation",
+        "utilisation_over_time",
+        "scaling",
         "timeline",
         "largest_operations",
         "largest_transfers",
@@ -118,6 +137,8 @@ def draw(
     measured: pd.DataFrame,
     runs: pd.DataFrame,
     steps: pd.DataFrame,
+    bins: pd.DataFrame,
+    sizes: pd.DataFrame,
     small: Profile,
 ) -> Draw:
     """Each drawing function with something to draw; the axes are left to be given."""
@@ -125,6 +146,8 @@ def draw(
         "throughput": lambda ax: plotting.throughput(predictions, ax=ax),
         "throughput, measured": lambda ax: plotting.throughput(predictions, measured, ax=ax),
         "utilisation": lambda ax: plotting.utilisation(predictions, ax=ax),
+        "utilisation_over_time": lambda ax: plotting.utilisation_over_time(bins, ax=ax),
+        "scaling": lambda ax: plotting.scaling(sizes, ax=ax),
         "timeline": lambda ax: plotting.timeline(small, 1, ax=ax),
         "largest_operations": lambda ax: plotting.largest_operations(small, 5, ax=ax),
         "largest_transfers": lambda ax: plotting.largest_transfers(small, 3, ax=ax),
@@ -135,11 +158,12 @@ def draw(
 
 
 def colours(ax: Axes) -> set[tuple[float, float, float]]:
-    """Colours of all lines, bars and bands."""
+    """Colours of all lines, bars and bands, without those of scales."""
     used = [line.get_color() for line in ax.lines if line.get_linestyle() != "None"]
     used += [line.get_markeredgecolor() for line in ax.lines if line.get_marker() != "None"]
     used += [bar.get_facecolor() for bar in ax.patches]
-    used += [face for band in ax.collections for face in band.get_facecolor()]
+    bands = [band for band in ax.collections if not isinstance(band, QuadMesh)]
+    used += [face for band in bands for face in band.get_facecolor()]
     return {to_rgb(colour) for colour in used}
 
 
@@ -242,6 +266,29 @@ def test_utilisation(predictions: pd.DataFrame, ax: Axes) -> None:
     assert line(ax, "workers, CPU").get_ydata() == pytest.approx([90, 80, 70])
     assert ax.get_ylabel() == "utilisation (%)"
     assert ax.get_ylim()[1] >= 100
+
+
+def test_utilisation_over_time(bins: pd.DataFrame, ax: Axes) -> None:
+    """A row per resource, the first one on top, in bins of their own length."""
+    plotting.utilisation_over_time(bins, ax)
+    (mesh,) = ax.collections
+    assert isinstance(mesh, QuadMesh)
+    assert mesh.get_array().tolist() == [[0.0, 50.0], [100.0, 25.0]]  # type: ignore[union-attr]
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 1.0, 3.0]
+    assert (mesh.norm.vmin, mesh.norm.vmax) == (0.0, 100.0)
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["worker 0 cpu", "server 0 send"]
+    assert ax.yaxis_inverted()
+    assert ax.get_xlabel() == "time since the run began (s)"
+
+
+def test_scaling(sizes: pd.DataFrame, ax: Axes) -> None:
+    """Means over the seeds, bands from the lowest to the highest, both axes logarithmic."""
+    plotting.scaling(sizes, ax)
+    assert line(ax, "1 server").get_xydata().tolist() == [[4, 2.0], [8, 4.0]]  # type: ignore[union-attr]
+    assert line(ax, "2 servers").get_ydata().tolist() == [3.0, 7.0]  # type: ignore[union-attr]
+    corners = ax.collections[0].get_paths()[0].vertices
+    assert (corners[:, 1].min(), corners[:, 1].max()) == (1.0, 4.0)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
 
 
 def test_timeline(small: Profile, ax: Axes) -> None:
