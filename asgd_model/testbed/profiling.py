@@ -54,6 +54,8 @@ def measure_profile(
     steps = configuration.warm_up + 2 * configuration.steps
     with tempfile.TemporaryDirectory() as temporary:
         folder = traces or Path(temporary)
+        for left in (folder / "worker0").glob("*.pb.gz"):  # by a profile that was interrupted
+            left.unlink()
         run = configuration.model_copy(update={"steps": steps})
         measurement = job.measure(run, folder)
         paths = sorted((folder / "worker0").glob("*.pb.gz"))
