@@ -140,7 +140,7 @@ def test_profiles_are_plausible(path: Path) -> None:
     assert (8.0 * moved / step_time < known.link_rate).all()
     work = profile.work.sum(axis=1).mean()
     assert work / step_time < known.worker_cores + known.server_cores
-    assert profile.steps >= 6
+    assert profile.steps >= 5
     assert profile.step_times.std() < 0.1 * step_time
 
 

@@ -135,7 +135,7 @@ def run_campaign(path: str | os.PathLike[str], folder: Path, report: Report) -> 
             for failure in one.measure(progress):
                 failures.append(failure)
                 report(failure)
-        except TestbedError as error:
+        except (TestbedError, InputError) as error:
             failures.append(f"{one.name}: {error}")
             report(failures[-1])
     return failures

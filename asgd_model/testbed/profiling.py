@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from asgd_model.baselines.networks import architecture
-from asgd_model.calibration import fit_stream_window, tracing_overhead
+from asgd_model.calibration import fit_stream_window, throttled_rate, tracing_overhead
 from asgd_model.errors import InputError
 from asgd_model.profile import Metadata, Profile
 from asgd_model.tensorflow_trace import read_run_metadata
@@ -79,9 +79,16 @@ def measure_profile(
         profile = read_run_metadata(paths, metadata)
     window = fit_stream_window(profile, metadata.link_rate)
     profile = replace(profile, metadata=metadata.model_copy(update={"stream_window": window}))
+    throttled = profile.recalibrated(throttled_rate=_throttled_rate(profile))
     table = measurement.steps
     untraced = table[~table["traced"] & (table["step"] >= configuration.warm_up)]
-    overhead = tracing_overhead(profile, untraced["end"] - untraced["start"])
-    costs = metadata.calibration.model_copy(update={"tracing_overhead": round(overhead, 4)})
-    metadata = profile.metadata.model_copy(update={"calibration": costs})
-    return replace(profile, metadata=metadata), measurement
+    overhead = tracing_overhead(throttled, untraced["end"] - untraced["start"])
+    return throttled.recalibrated(tracing_overhead=round(overhead, 4)), measurement
+
+
+def _throttled_rate(profile: Profile) -> float:
+    """The rate while the worker computes, if the job tells it; a bound by its CPU does not."""
+    try:
+        return round(throttled_rate(profile), 3)
+    except InputError:
+        return 1.0
