@@ -50,7 +50,7 @@ def _bit_rate(context: click.Context, option: click.Parameter, text: str | None)
     """Return the bit/s that a text such as ``1G``, ``300M`` or ``2.5e9`` says."""
     if text is None:
         return None
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)([kMGT]?)", text)
+    match = re.fullmatch(r"((?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([kMGT]?)", text)
     rate = float(match[1]) * _PREFIXES[match[2]] if match else 0.0
     if not 0.0 < rate < math.inf:
         raise InputError(option.opts[0], text, "bit/s above 0, such as 300M or 1G")
@@ -199,7 +199,7 @@ def convert(
     paths = [file for path in traces for file in _expanded(Path(path))]
     profile = read_traces(paths, validate(Metadata, known, where), _sizes(sizes) if sizes else None)
     asgd_model.save_profile(profile, output)
-    click.echo(f"{output}: {profile}")
+    click.echo(f"{click.format_filename(output)}: {profile}")
 
 
 def _fields(path: str, expected: str) -> dict[str, Any]:
@@ -276,6 +276,9 @@ def trace(
     if recorded is not None:
         document = asgd_model.profile_trace(loaded, recorded)
     else:
+        if workers * steps > _MAX_NUMBERS:
+            found, expected = f"{workers * steps} steps in all", f"at most {_MAX_NUMBERS:,}"
+            raise InputError("--steps", found, expected)
         cluster = asgd_model.Cluster.like(loaded, workers, servers, stream_order=stream_order)
         result = asgd_model.simulate(
             loaded,
@@ -288,7 +291,7 @@ def trace(
         )
         document = asgd_model.simulation_trace(loaded, result)
     files.write_json(output, document)
-    click.echo(f"{output}: {len(document['traceEvents'])} events")
+    click.echo(f"{click.format_filename(output)}: {len(document['traceEvents'])} events")
 
 
 @commands.command()

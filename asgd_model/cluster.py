@@ -270,18 +270,14 @@ def _variables(profile: Profile) -> NDArray[np.int32]:
             owners = np.unique(inherited[inherited >= 0])
             if len(owners) == 1:
                 variables[op] = owners[0]
-    for op in np.flatnonzero((profile.resources == SERVER) & (variables >= 0)):
-        for dependency in profile.dependencies[op]:
-            gradient = profile.resources[dependency] == UPLINK
-            if gradient and variables[dependency] < 0 and _owned_by(profile, dependency, variables):
-                variables[dependency] = variables[op]
+    waiting: dict[int, set[int]] = {}  # variables of the operations that wait for a gradient
+    for op, dependencies in enumerate(profile.dependencies):
+        for dependency in dependencies[profile.resources[dependencies] == UPLINK].tolist():
+            waiting.setdefault(dependency, set()).add(int(variables[op]))
+    for gradient, known in waiting.items():
+        if variables[gradient] < 0 and len(known) == 1:
+            (variables[gradient],) = known
     return variables
-
-
-def _owned_by(profile: Profile, transfer: int, variables: NDArray[np.int32]) -> bool:
-    """Whether all operations that wait for a transfer belong to one variable."""
-    waiting = [op for op in range(profile.ops) if transfer in profile.dependencies[op]]
-    return len(np.unique(variables[waiting])) == 1
 
 
 def _by_first_use(profile: Profile, variables: NDArray[np.int32]) -> Sequence[int]:

@@ -13,7 +13,7 @@ class InputError(ValueError):
     where : str
         The file, option or argument that is at fault.
     found : object
-        What was found there; shown as it is, shortened to 200 characters.
+        What was found there; shown on one line, shortened to 200 characters.
     expected : str
         What would have been accepted.
     field : str, optional
@@ -25,15 +25,14 @@ class InputError(ValueError):
         self.field = field
         self.found = found
         self.expected = expected
-        shown = str(found)
-        if len(shown) > 200:
-            shown = shown[:200] + "..."
         place = f"{where}: {field}" if field else where
-        super().__init__(f"{place}: found {shown}; expected {expected}")
+        message = f"{place}: found {_shown(found)}; expected {expected}"
+        # One line, and nothing that controls a terminal, whatever a file contains.
+        super().__init__(message if message.isprintable() else repr(message)[1:-1])
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str | None]]:
         """Let the error come back from another process."""
-        return InputError, (self.where, str(self.found), self.expected, self.field)
+        return InputError, (self.where, _shown(self.found), self.expected, self.field)
 
 
 class PrecisionWarning(UserWarning):
@@ -53,3 +52,11 @@ class PrecisionWarning(UserWarning):
         known = "unknown" if math.isnan(reached) else f"known to {100 * reached:.2g} %"
         wanted = f"{100 * asked:.2g} % was asked for"
         super().__init__(f"throughput {known}, {wanted}, after {spent}, the most allowed")
+
+
+def _shown(found: object) -> str:
+    try:
+        text = str(found)
+    except (ValueError, RecursionError):  # an integer of too many digits, or something too deep
+        return f"a value of type {type(found).__name__} that cannot be shown"
+    return text if len(text) <= 200 else text[:200] + "..."

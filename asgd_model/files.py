@@ -5,17 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import tempfile
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
 from asgd_model.errors import InputError
 
-MAX_BYTES = 1 << 30
+MAX_BYTES = 1 << 28
 """Largest content that a file may have once decompressed, in bytes."""
 
+MAX_VALUES = 1 << 25
+"""Most values in a JSON document: an empty list takes two bytes there and 64 in memory."""
+
 _GZIP_MAGIC = b"\x1f\x8b"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON writes one half of a character; without its other half it is no text."""
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
@@ -35,10 +42,10 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
         If there is no such file, it cannot be read, is empty, damaged or too large.
     """
     where = os.fspath(path)
-    if not Path(path).is_file():
-        found = "a folder" if Path(path).is_dir() else "nothing there"
-        raise InputError(where, found, "a file")
     try:
+        if not Path(path).is_file():
+            found = "a folder" if Path(path).is_dir() else "nothing there"
+            raise InputError(where, found, "a file")
         with open(path, "rb") as raw:
             compressed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
@@ -56,24 +63,42 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
-    """Return the JSON document in a file, plain or gzip; NaN and infinity are refused.
+    """Return the JSON document in a file, plain or gzip.
+
+    What the format leaves open is refused: NaN and infinity, a name twice in one object, text
+    with half a character.
 
     Raises
     ------
     InputError
-        As `read_bytes`, and if the content is not UTF-8 or not JSON.
+        As `read_bytes`, and if the content is not UTF-8, not JSON or more than `MAX_VALUES`.
     """
     where = os.fspath(path)
     content = read_bytes(path, max_bytes)
+    if sum(content.count(mark) for mark in (b"[", b"{", b",")) >= MAX_VALUES:
+        raise InputError(where, "too many values", f"at most {MAX_VALUES:,}")
 
     def refuse(constant: str) -> NoReturn:
         raise InputError(where, constant, "finite numbers")
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise InputError(where, f"the name {twice} twice", "each name once in an object")
+        return members
+
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=refuse)
+        text = content.decode("utf-8")
+        document = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
+        if _SURROGATE.search(text):
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+        return document
     except UnicodeDecodeError as error:
         found = f"a byte that is not UTF-8 at {error.start}"
         raise InputError(where, found, "JSON text") from error
+    except UnicodeEncodeError as error:
+        raise InputError(where, "half a surrogate pair", "whole characters") from error
     except json.JSONDecodeError as error:
         found = f"{error.msg} at line {error.lineno}, column {error.colno}"
         raise InputError(where, found, "a JSON document") from error
@@ -88,12 +113,18 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file all or nothing: a reader sees the old content or the new, never a part.
 
+    A link stays, and what it leads to is written. So does what is no file, such as ``/dev/null``
+    or a pipe: the content goes there.
+
     Raises
     ------
     OSError
         If the folder cannot be written; the file at `path` is then as it was.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target.write_bytes(content)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

@@ -6,8 +6,11 @@ A platform has two files in ``data/measurements``: ``<platform>.csv`` with a row
 
 from __future__ import annotations
 
+import csv
 import io
 import os
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,11 @@ RUN = ("platform", "dnn", "batch_size", "parameter_servers", "workers", "policy"
 
 JOB = ("platform", "dnn", "batch_size")
 """Columns that identify a job."""
+
+MAX_CSV_BYTES = 1 << 26
+"""Largest table that is read, in bytes after decompression."""
+
+MAX_COLUMNS = 1000
 
 _TEXT = ("platform", "dnn", "policy")
 _COUNTS = ("batch_size", "parameter_servers", "workers", "repeat")
@@ -95,6 +103,8 @@ def load_steps(path: str | os.PathLike[str]) -> pd.DataFrame:
     for column in ("worker", "step", "start"):
         right = np.isfinite(table[column]) & (table[column] >= 0)
         _require(path, table, column, right, "0 or more")
+    for column in ("worker", "step"):
+        _require(path, table, column, table[column] % 1 == 0, "a whole number")
     later = np.isfinite(table["end"]) & (table["end"] > table["start"])
     _require(path, table, "end", later, "a time after the start")
     _require_once(path, table, (*RUN, "worker", "step"), "step")
@@ -253,12 +263,21 @@ def _read_table(path: str | os.PathLike[str], columns: tuple[str, ...]) -> pd.Da
     import pandas as pd
 
     where = os.fspath(path)
-    content = read_bytes(path)
+    content = read_bytes(path, MAX_CSV_BYTES)
     try:
-        table = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(_TEXT, str))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        text = content.decode("utf-8-sig")
+        _check_heading(where, text)
+        table = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(_TEXT, str), low_memory=False)
+    except (
+        pd.errors.ParserError,
+        pd.errors.EmptyDataError,
+        UnicodeDecodeError,
+        csv.Error,
+    ) as error:
         raise InputError(where, str(error).strip(), "a CSV table in UTF-8") from error
-    except ValueError as error:
+    except InputError:
+        raise
+    except (ValueError, OverflowError) as error:
         raise InputError(where, str(error), "a CSV table") from error
     missing = [column for column in columns if column not in table]
     if missing:
@@ -276,6 +295,20 @@ def _read_table(path: str | os.PathLike[str], columns: tuple[str, ...]) -> pd.Da
             whole = table[column].notna() & (table[column] >= 1) & (table[column] % 1 == 0)
             _require(path, table, column, whole, "an integer of at least 1")
     return table
+
+
+def _check_heading(where: str, text: str) -> None:
+    """Refuse what pandas would make the best of: it renames columns and takes some for an index."""
+    records = (record for record in csv.reader(io.StringIO(text, newline="")) if record)
+    heading, *first_row = [*islice(records, 2)] or [[]]
+    if len(heading) > MAX_COLUMNS:
+        raise InputError(where, f"{len(heading)} columns", f"at most {MAX_COLUMNS}")
+    for name, times in Counter(heading).items():
+        if times > 1:
+            raise InputError(where, f"the column {name} {times} times", "each column once")
+    if first_row and len(first_row[0]) > len(heading):
+        found, expected = f"{len(first_row[0])} values", f"{len(heading)}, one for each column"
+        raise InputError(where, found, expected, "line 2")
 
 
 def _require(

@@ -18,6 +18,7 @@ import signal
 import tempfile
 import threading
 import time
+import unicodedata
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -63,13 +64,17 @@ def _root(info: ValidationInfo) -> Path:
 
 def _in_project(path: Path, info: ValidationInfo) -> Path:
     root = _root(info)
-    if not (root / path).resolve().is_relative_to(root):
+    try:
+        within = (root / path).resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links that lead in a circle
+        within = False
+    if not within:
         raise ValueError("a path that stays within the project's folder")
     return path
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
-    if not (_root(info) / path).exists():
+    if not os.path.exists(_root(info) / path):  # false too for a name that is too long
         raise ValueError("the path of something that exists")
     return path
 
@@ -81,9 +86,18 @@ def _notebook(path: Path) -> Path:
 
 
 def _variable(name: str) -> str:
-    if not name.isidentifier() or keyword.iskeyword(name):
+    plain = unicodedata.normalize("NFKC", name) == name  # else Python takes another name for it
+    if not plain or not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError("the name of a variable")
     return name
+
+
+def _storable(value: JsonValue) -> JsonValue:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise ValueError("finite numbers, and integers of some thousand digits at most") from error
+    return value
 
 
 ProjectPath = Annotated[Path, AfterValidator(_in_project)]
@@ -96,11 +110,13 @@ class Run(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="also a file name")
-    notebook: Annotated[ExistingPath, AfterValidator(_notebook)]
-    parameters: dict[Annotated[str, AfterValidator(_variable)], JsonValue] = Field(
-        default={}, description="values for the notebook's `parameters` cell"
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100, description="also a file name"
     )
+    notebook: Annotated[ExistingPath, AfterValidator(_notebook)]
+    parameters: dict[
+        Annotated[str, AfterValidator(_variable)], Annotated[JsonValue, AfterValidator(_storable)]
+    ] = Field(default={}, description="values for the notebook's `parameters` cell")
     inputs: tuple[ExistingPath, ...] = Field(
         default=(Path("data"),), description="files and folders that the notebook reads"
     )
@@ -249,11 +265,13 @@ def run_pipeline(
     waiting = [run for run in runs if run not in kept]
     limits = {run.name: timeout or run.timeout or pipeline.timeout for run in waiting}
     outcomes = {run.name: _outcome(run, "kept") for run in kept}
+    for run in waiting:  # killed in between, what an execution left is not taken for its result
+        state.succeeded.pop(run.name, None)
+    write_json(state_file, state.model_dump())
     executions = _execute_all(root, waiting, limits, jobs, threads=max(1, cores // jobs))
     with contextlib.closing(executions):  # an interrupt ends the runs before it goes on
         for outcome in executions:
             outcomes[outcome.name] = outcome
-            state.succeeded.pop(outcome.name, None)
             if outcome.status == "done":
                 state.succeeded[outcome.name] = prints[outcome.name]
                 state.done.append(outcome.name)

@@ -31,9 +31,12 @@ from asgd_model.recovery import busy_periods, recover_work
 TRANSFER = "RecvTensor"
 """Kind of a transfer, and name of its row in a trace."""
 
+MAX_DEPENDENCIES = 10_000_000
+"""Most dependencies of a step's operations; a node that never ran passes on all of its own."""
+
 _log = logging.getLogger(__name__)
 
-_TASK = re.compile(r"/job:(?P<job>[^/]+)/(?:replica:\d+/)?task:(?P<index>\d{1,6})(?=/|$)")
+_TASK = re.compile(r"/job:(?P<job>[^/]+)/(?:replica:\d+/)?task:(?P<index>\d{1,4})(?=/|$)")
 _WORKER_JOBS = ("worker", "chief", "master")
 _SERVER_JOB = "ps"
 _TRANSFER_NODES = frozenset({"_Send", "_Recv"})
@@ -341,8 +344,13 @@ def _operations(
     keys: list[Key] = []
     dependencies: list[NDArray[np.int32]] = []
     reached: dict[Key, set[int]] = {}
+    total = 0
     for key in order:
         waits = set().union(*(reached[source] for source in inputs[key]))
+        total += len(waits)
+        if total > MAX_DEPENDENCIES:
+            expected = f"at most {MAX_DEPENDENCIES:,}"
+            raise InputError(graph.where, "too many dependencies", expected)
         if _is_operation(graph, key, recorded, sizes):
             reached[key] = {len(keys)}
             keys.append(key)

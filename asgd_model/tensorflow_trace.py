@@ -31,6 +31,9 @@ from asgd_model.step_graph import (
 )
 from asgd_model.step_labels import join_labels, parse_label, parse_transfer_label
 
+MAX_BYTES = 1 << 26
+"""Largest RunMetadata that is read, in bytes after decompression."""
+
 _TRANSFER_NODES = frozenset({"_Send", "_Recv"})
 
 
@@ -100,7 +103,7 @@ def _parse(where: str) -> Any:
 
     message = RunMetadata()
     try:
-        message.ParseFromString(read_bytes(where))
+        message.ParseFromString(read_bytes(where, MAX_BYTES))
     except DecodeError as error:
         found = "data that is not a complete RunMetadata protobuf"
         raise InputError(where, found, "a RunMetadata protobuf, plain or gzip") from error

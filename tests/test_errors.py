@@ -47,3 +47,20 @@ def test_warning_says_what_was_reached(reached: float, known: str) -> None:
     """In per cent of the throughput, with what was asked for and what it took."""
     message = str(PrecisionWarning(reached, 0.005, "9 runs"))
     assert message == f"throughput {known}, 0.5 % was asked for, after 9 runs, the most allowed"
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ("a\nb\x1b[2J\u2028", r"a\nb\x1b[2J\u2028"),
+        ("größe", "größe"),
+        (16**5000, "a value of type int that cannot be shown"),
+        ([16**5000], "a value of type list that cannot be shown"),
+    ],
+    ids=["controls", "letters", "integer", "list"],
+)
+def test_a_message_is_one_line(found: object, shown: str) -> None:
+    """Whatever was found does nothing to a terminal, and can be shown."""
+    message = str(InputError("a\tb", found, "c"))
+    assert message == rf"a\tb: found {shown}; expected c"
+    assert message.isprintable()

@@ -92,7 +92,10 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path / "none") == "found nothing there; expected a file"
     assert refused(tmp_path) == "found a folder; expected a file"
     assert refused(tmp_path / "pipe") == "found nothing there; expected a file"
-    assert refused(tmp_path / "zero\0byte") == "found nothing there; expected a file"
+    with pytest.raises(InputError, match=r"zero\\x00byte: found nothing there; expected a file"):
+        files.read_bytes(tmp_path / "zero\0byte")
+    with pytest.raises(InputError, match=r"x: found (File name too long|nothing there); expected"):
+        files.read_bytes(tmp_path / ("x" * 5000))
 
 
 def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +122,13 @@ def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         (b"[-Infinity]", "-Infinity", "finite numbers"),
         (b"[" * 100_000, "too deeply nested values", "a JSON document"),
         (b"9" * 10_000, "Exceeds the limit", "a JSON document"),
+        (b'{"a": 1, "b": 2, "a": 1}', "the name a twice", "each name once in an object"),
+        (rb'["\ud83d\ude00", "\uD800"]', "half a surrogate pair", "whole characters"),
     ],
-    ids=["utf8", "binary", "text", "syntax", "cut", "nan", "infinity", "depth", "digits"],
+    ids=[
+        *("utf8", "binary", "text", "syntax", "cut", "nan", "infinity", "depth", "digits"),
+        *("name twice", "surrogate"),
+    ],
 )
 def test_bad_json_is_refused(tmp_path: Path, content: bytes, found: str, expected: str) -> None:
     """The error says where in the file the trouble is."""

@@ -29,7 +29,21 @@ from asgd_model.testbed.platform import Platform, load_platform
 from asgd_model.testbed.profiling import measure_profile
 from asgd_model.testbed.protocol import Policy
 from asgd_model.testbed.results import Results
-from asgd_model.testbed.run import Configuration, Measurement, Report, RunningJob
+from asgd_model.testbed.run import (
+    BatchSize,
+    Configuration,
+    Measurement,
+    NetworkName,
+    Nodes,
+    Repeat,
+    Report,
+    RunningJob,
+    Seed,
+    Steps,
+)
+
+MOST_RUNS = 10_000
+"""Most runs of a campaign."""
 
 _LONGEST_WAIT = 600.0
 """Seconds that a run waits for a quiet machine."""
@@ -45,18 +59,20 @@ class MeasurementSet(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     platform: str = Field(description="YAML file, relative to the campaign's")
-    dnn: str
-    batch_size: int = Field(ge=1)
-    servers: int = Field(default=1, ge=1)
+    dnn: NetworkName
+    batch_size: BatchSize
+    servers: Nodes = 1
     policy: Policy = "default"
-    workers: dict[int, int] = Field(min_length=1, description="repeats of each number of workers")
-    steps: int | dict[int, int] = Field(
+    workers: dict[Nodes, Repeat] = Field(
+        min_length=1, description="repeats of each number of workers"
+    )
+    steps: Steps | dict[Nodes, Steps] = Field(
         default=20,
         description="of the first worker to end them, or that for each number of workers",
     )
-    profiled_steps: int = Field(default=20, ge=1, description="traced steps of one worker")
+    profiled_steps: Steps = Field(default=20, description="traced steps of one worker")
     keep_traces: bool = False
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _know_steps(self) -> MeasurementSet:
@@ -96,6 +112,24 @@ class Campaign(BaseModel):
     )
     attempts: int = Field(default=3, ge=1, description="at a run that saw more than that")
 
+    @model_validator(mode="after")
+    def _limit_runs(self) -> Campaign:
+        if sum(sum(one.workers.values()) for one in self.sets) > MOST_RUNS:
+            raise ValueError(f"at most {MOST_RUNS:,} runs")
+        return self
+
+
+def load_campaign(path: str | os.PathLike[str]) -> tuple[Campaign, list[Platform]]:
+    """Read a campaign and the platform of each of its sets.
+
+    Raises
+    ------
+    InputError
+        If the file is not a campaign or one of its platforms is not one.
+    """
+    campaign = validate(Campaign, read_yaml(path), os.fspath(path))
+    return campaign, [load_platform(Path(path).parent / one.platform) for one in campaign.sets]
+
 
 def run_campaign(path: str | os.PathLike[str], folder: Path, report: Report) -> list[str]:
     """Measure what of a campaign is not yet in a folder.
@@ -117,14 +151,13 @@ def run_campaign(path: str | os.PathLike[str], folder: Path, report: Report) -> 
     Raises
     ------
     InputError
-        If the file is not a campaign or one of its platforms is not one.
+        As `load_campaign`, or if results in the folder are damaged.
     """
-    campaign = validate(Campaign, read_yaml(path), os.fspath(path))
-    parent = Path(path).parent
-    sets = []
-    for job in campaign.sets:
-        platform = load_platform(parent / job.platform)
-        sets.append(_Set(job, platform, Results(folder, platform.name), campaign))
+    campaign, platforms = load_campaign(path)
+    sets = [
+        _Set(job, platform, Results(folder, platform.name), campaign)
+        for job, platform in zip(campaign.sets, platforms, strict=True)
+    ]
     machine = this_machine()
     for one in sets:
         one.forget_unlike(machine, report)

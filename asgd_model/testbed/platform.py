@@ -40,7 +40,9 @@ class Platform(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="also names its files")
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=100, description="also names its files"
+    )
     description: str = ""
     link: Link
     worker: NodeLimits

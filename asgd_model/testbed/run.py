@@ -10,16 +10,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     NonNegativeFloat,
-    field_validator,
     model_validator,
 )
 
@@ -41,28 +41,35 @@ _LEAD = 0.5
 """Seconds from the command to run steps to the first start."""
 
 
+def _name_network(name: str) -> str:
+    return architecture(name).name
+
+
+NetworkName = Annotated[str, AfterValidator(_name_network)]
+BatchSize = Annotated[int, Field(ge=1, le=100_000, description="examples per step")]
+Nodes = Annotated[int, Field(ge=1, le=1000)]
+Repeat = Annotated[int, Field(ge=1, le=1000)]
+Steps = Annotated[int, Field(ge=2, le=1_000_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
 class Configuration(BaseModel):
     """A job, the number of its nodes, and how it is measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    dnn: str
-    batch_size: int = Field(ge=1, le=100_000, description="examples per step")
-    workers: int = Field(ge=1)
-    servers: int = Field(default=1, ge=1, description="parameter servers")
+    dnn: NetworkName
+    batch_size: BatchSize
+    workers: Nodes
+    servers: Nodes = Field(default=1, description="parameter servers")
     policy: Policy = Field(default="default", description="order in which variables are received")
-    repeat: int = Field(default=1, ge=1, description="number of the repetition")
-    steps: int = Field(default=20, ge=2, description="the run ends with the first worker's last")
+    repeat: Repeat = Field(default=1, description="number of the repetition")
+    steps: Steps = Field(default=20, description="the run ends with the first worker's last")
     warm_up: int = Field(default=2, ge=1, description="steps of each worker that do not count")
-    seed: int = Field(default=0, ge=0, description="of starts, images and initial values")
+    seed: Seed = Field(default=0, description="of starts, images and initial values")
     starts: tuple[NonNegativeFloat, ...] | None = Field(
         default=None, description="seconds at which workers start; by default at random"
     )
-
-    @field_validator("dnn")
-    @classmethod
-    def _name_network(cls, name: str) -> str:
-        return architecture(name).name
 
     @model_validator(mode="after")
     def _check_starts(self) -> Configuration:
