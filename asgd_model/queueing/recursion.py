@@ -9,14 +9,15 @@ of strides[0] + 1 rows that is written round and round.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from asgd_model.compilation import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True)
+@compiled()
 def strides_of(population: Ints) -> Ints:
     """Distance in the lattice between n and n - e_r, shape (R,)."""
     strides = np.ones_like(population)
@@ -25,7 +26,7 @@ def strides_of(population: Ints) -> Ints:
     return strides
 
 
-@njit(cache=True)
+@compiled()
 def advance(n: Ints, population: Ints) -> None:
     """Step to the next population vector, in place."""
     r = len(n) - 1
@@ -35,7 +36,7 @@ def advance(n: Ints, population: Ints) -> None:
     n[r] += 1
 
 
-@njit(cache=True)
+@compiled()
 def visit_queues(
     demands: Floats, think: Floats, population: Ints, throughput: Floats, known: bool
 ) -> Floats:
@@ -92,7 +93,7 @@ def visit_queues(
     return residence
 
 
-@njit(cache=True)
+@compiled()
 def add_station(
     rest: Floats, demand: Floats, slow_rates: Floats, peak: float, population: Ints
 ) -> tuple[Floats, Floats]:
@@ -183,7 +184,7 @@ def add_station(
     return throughput, residence
 
 
-@njit(cache=True)
+@compiled()
 def needs_no_time(n: Ints, strides: Ints, rest: Floats, demand: Floats) -> bool:
     """Whether a class of which somebody is present has no demand at any station so far."""
     for r in range(len(n)):
@@ -192,7 +193,7 @@ def needs_no_time(n: Ints, strides: Ints, rest: Floats, demand: Floats) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled()
 def log_mixture(log_p: Floats, rows: Ints, weights: Floats) -> float:
     """Logarithm of the sum of p at the rows, one for each class, times their weights."""
     largest = -np.inf
@@ -208,7 +209,7 @@ def log_mixture(log_p: Floats, rows: Ints, weights: Floats) -> float:
     return largest + float(np.log(total))
 
 
-@njit(cache=True)
+@compiled()
 def seen_on_arrival(
     log_p: Floats, excess: Floats, peak: float, queue: float
 ) -> tuple[float, float]:

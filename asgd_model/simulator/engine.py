@@ -25,6 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from asgd_model.cluster import Cluster
+from asgd_model.compilation import compiled
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER
 from asgd_model.simulator.step_graph import StepGraph
 
@@ -345,9 +346,7 @@ no arrays, so it needs no reference counts (`_nrt`): counting takes most of the 
 _DONE, _UNSETTLED, _STUCK = range(3)
 
 
-@njit(  # type: ignore[call-overload]
-    cache=True, nogil=True, error_model="numpy", _nrt=False
-)
+@compiled(nogil=True, error_model="numpy", _nrt=False)
 def _run(layout, graph, state, starts, draws, options, record, bins, rng, outcome):
     completed, steps = outcome.completed, draws.shape[1]
     now, stop = 0.0, np.inf

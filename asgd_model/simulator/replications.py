@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError, PrecisionWarning
 from asgd_model.profile import Profile
+from asgd_model.simulator.memory import MEMORY_LIMIT, required_memory
 from asgd_model.simulator.results import SimulationResult, by_role
 from asgd_model.simulator.simulation import Simulation, check_precision
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 QUANTILES = (0.025, 0.975)
+
+MOST_REPLICATIONS = 100_000
+"""Most runs that `replicate` begins with: all of them are kept until the last has ended."""
 
 
 def replicate(
@@ -63,12 +67,15 @@ def replicate(
     Raises
     ------
     InputError
-        As `simulate`, and if `replications` is below 1 (2 with a precision), `precision` is not
+        As `simulate`, and if `replications` is below 1 (2 with a precision) or above
+        `MOST_REPLICATIONS`, `precision` is not
         between 0 and 1, `most_replications` is below `replications` or `seed` below 0.
     """
     fewest = 1 if precision is None else 2
-    if not (isinstance(replications, int | np.integer) and replications >= fewest):
-        expected = f"an integer of at least {fewest}"
+    if not (
+        isinstance(replications, int | np.integer) and fewest <= replications <= MOST_REPLICATIONS
+    ):
+        expected = f"an integer of at least {fewest} and at most {MOST_REPLICATIONS:,}"
         raise InputError("replicate", replications, expected, field="replications")
     if precision is not None:
         check_precision("replicate", precision)
@@ -83,8 +90,9 @@ def replicate(
     def run(child: np.random.SeedSequence) -> SimulationResult:
         return simulation.run(steps=steps, warm_up=warm_up, starts=starts, seed=child)
 
+    fitting = int(MEMORY_LIMIT / required_memory(cluster, profile.ops, steps))
     # The engine runs without the interpreter's lock.
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, fitting))) as threads:
         results = list(threads.map(run, root.spawn(int(replications))))
         while precision is not None and (width := relative_half_width(results)) > precision:
             count = len(results)

@@ -12,6 +12,7 @@ from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError, PrecisionWarning
 from asgd_model.profile import Profile
 from asgd_model.simulator.engine import FIFO, GIVEN, RANDOM, Options, lay_out, run
+from asgd_model.simulator.memory import require_memory
 from asgd_model.simulator.results import SimulationResult
 from asgd_model.simulator.step_graph import compile_step_graph
 
@@ -153,10 +154,12 @@ class Simulation:
     Raises
     ------
     InputError
-        If the variables cannot be placed on the cluster's servers.
+        If the variables cannot be placed on the cluster's servers, or a step takes more memory
+        than `asgd_model.simulator.memory.MEMORY_LIMIT`.
     """
 
     def __init__(self, profile: Profile, cluster: Cluster) -> None:
+        require_memory(cluster, profile.ops)
         self._profile = profile
         self._cluster = cluster
         self._layout = lay_out(cluster)
@@ -177,6 +180,7 @@ class Simulation:
         profile, cluster, layout = self._profile, self._cluster, self._layout
         workers = len(cluster.workers)
         _check_steps(steps, warm_up, record, workers)
+        require_memory(cluster, profile.ops, steps)
         rows = np.full((workers, steps), -1, dtype=np.int64)
         for row, place in enumerate(record):
             rows[place] = row
