@@ -1,3 +1,4 @@
+from . import ablation as ablation
 from . import accuracy as accuracy
 from . import files as files
 from . import interactive as interactive
@@ -11,6 +12,8 @@ from .advice import limits as limits
 from .chrome_timeline import read_chrome_timeline as read_chrome_timeline
 from .cluster import Cluster as Cluster
 from .cluster import Node as Node
+from .cluster import Slowdown as Slowdown
+from .cluster import Synchronous as Synchronous
 from .cluster import bytes_per_server as bytes_per_server
 from .errors import InputError as InputError
 from .errors import PrecisionWarning as PrecisionWarning
@@ -29,11 +32,13 @@ from .profile import load_profile as load_profile
 from .profile import save_profile as save_profile
 from .queueing.overlap import solve_with_overlap as solve_with_overlap
 from .queueing.sequential import sequential as sequential
+from .simulator import Job as Job
 from .simulator import SimulationResult as SimulationResult
 from .simulator import compare as compare
 from .simulator import profile_trace as profile_trace
 from .simulator import replicate as replicate
 from .simulator import simulate as simulate
+from .simulator import simulate_jobs as simulate_jobs
 from .simulator import simulate_to_precision as simulate_to_precision
 from .simulator import simulation_trace as simulation_trace
 from .simulator import staleness_distribution as staleness_distribution

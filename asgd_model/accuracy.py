@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,26 +114,57 @@ def predict_all(
     """
     import pandas as pd
 
-    data = Path(folder)
     tables = []
-    for (platform, dnn, batch_size), measured in load_all_measurements(data).groupby(
-        list(JOB), sort=False
-    ):
-        profiles = data / "profiles" / (stand_ins or {}).get(platform, platform)
-        steps = load_steps(data / "measurements" / f"{platform}.steps.csv.gz")
-        own = steps[(steps["dnn"] == dnn) & (steps["batch_size"] == batch_size)]
+    for job, profile, measured, steps in measured_jobs(folder, stand_ins):
         curve = predict(
-            load_profile(profiles / f"{dnn}_b{batch_size}.profile.json.gz"),
+            profile,
             sorted(measured["workers"].unique()),
             servers=sorted(measured["parameter_servers"].unique()),
             methods=methods,
             measured=measured,
-            steps=steps_per_worker(own),
+            steps=steps,
             **options,
         )
-        job = {"platform": platform, "dnn": dnn, "batch_size": batch_size}
         tables.append(pd.DataFrame(job, index=curve.index).join(curve))
     return pd.concat(tables, ignore_index=True)
+
+
+def measured_jobs(
+    folder: str | os.PathLike[str], stand_ins: Mapping[str, str] | None = None
+) -> Iterator[tuple[dict[str, Any], Profile, pd.DataFrame, dict[int, int]]]:
+    """All jobs that a data folder has measurements of.
+
+    Parameters
+    ----------
+    folder, stand_ins
+        As for `predict_all`.
+
+    Yields
+    ------
+    job : dict
+        `platform`, `dnn` and `batch_size`.
+    profile : Profile
+        The job on one worker.
+    measured : DataFrame
+        Its measured runs.
+    steps : dict of int to int
+        Their steps per worker, by number of workers (`steps_per_worker`).
+
+    Raises
+    ------
+    InputError
+        If there are no measurements, or a file is missing or wrong.
+    """
+    data = Path(folder)
+    runs = load_all_measurements(data)
+    for (name, dnn, batch_size), measured in runs.groupby(list(JOB), sort=False):
+        platform = str(name)
+        profiles = data / "profiles" / (stand_ins or {}).get(platform, platform)
+        profile = load_profile(profiles / f"{dnn}_b{batch_size}.profile.json.gz")
+        steps = load_steps(data / "measurements" / f"{platform}.steps.csv.gz")
+        own = steps[(steps["dnn"] == dnn) & (steps["batch_size"] == batch_size)]
+        job = {"platform": platform, "dnn": dnn, "batch_size": batch_size}
+        yield job, profile, measured, steps_per_worker(own)
 
 
 def compare_all(curves: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:

@@ -125,7 +125,7 @@ def advise(
         "twice the servers' cores": _with_nodes(present, worker, _twice_the_cores(server)),
     }
     for order in STREAM_ORDERS:
-        if order != present.stream_order:
+        if order not in (present.stream_order, "shared"):
             changes[f"transmission order {order}"] = replace(present, stream_order=order)
     nodes = {
         "bandwidth": worker.uplink,

@@ -57,6 +57,15 @@ def _bit_rate(context: click.Context, option: click.Parameter, text: str | None)
     return rate
 
 
+def _window(context: click.Context, option: click.Parameter, text: str) -> int | str | None:
+    """Return the number of bytes that a text says, or what stands for it."""
+    if text == "none":
+        return None
+    if text != "profile" and not re.fullmatch(r"[0-9]{1,18}", text):
+        raise InputError(option.opts[0], text, "a number of bytes, profile or none")
+    return text if text == "profile" else int(text)
+
+
 @click.group()
 @click.version_option(asgd_model.__version__, prog_name=NAME)
 def commands() -> None:
@@ -77,9 +86,20 @@ def commands() -> None:
 @click.option("--worker-cores", type=float, help="The profile's by default.")
 @click.option("--server-cores", type=float, help="The profile's by default.")
 @click.option(
-    "--stream-order", default="profile", show_default=True, help="Or fifo, random, tic, tac."
+    "--stream-order",
+    default="profile",
+    show_default=True,
+    help="Or fifo, random, tic, tac, shared.",
 )
-@click.option("--window", type=int, help="Bytes of a stream's turn; the profile's by default.")
+@click.option(
+    "--window",
+    "stream_window",
+    metavar="BYTES",
+    callback=_window,
+    default="profile",
+    show_default=True,
+    help="Of a stream's turn, or none for whole tensors.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--replications", type=int, help="Simulations with other random starts.")
 @click.option(
@@ -95,7 +115,7 @@ def predict(
     profile: str,
     workers: list[int],
     methods: str,
-    window: int | None,
+    stream_window: int | str | None,
     layout: str,
     output: str | None,
     plot: str | None,
@@ -116,7 +136,7 @@ def predict(
             loaded,
             workers,
             methods=tuple(method.strip() for method in methods.split(",")),
-            stream_window=window,
+            stream_window=stream_window,
             **{name: value for name, value in options.items() if value is not None},
         )
     for warning in caught:
@@ -252,7 +272,10 @@ def summary(profile: str) -> None:
 @click.option("--servers", type=int, help="Parameter servers; the profile's by default.")
 @click.option("--steps", type=click.IntRange(1), default=3, show_default=True, help="Per worker.")
 @click.option(
-    "--stream-order", default="profile", show_default=True, help="Or fifo, random, tic, tac."
+    "--stream-order",
+    default="profile",
+    show_default=True,
+    help="Or fifo, random, tic, tac, shared.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--recorded", type=int, metavar="STEP", help="Write this step of PROFILE instead.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,16 @@ from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Calibration, Pr
 if TYPE_CHECKING:
     import pandas as pd
 
-STREAM_ORDERS = ("profile", "fifo", "random", "tic", "tac")
+STREAM_ORDERS = ("profile", "fifo", "random", "tic", "tac", "shared")
 """How the streams of one connection take turns: as recorded in the profiled step, in the order
-in which they became ready, at random, or in the orders of `asgd_model.ordering`."""
+in which they became ready, at random, or in the orders of `asgd_model.ordering`; or they take no
+turns, and all that are ready share the connection evenly."""
+
+LATE = ("finish", "abandon")
+"""What a worker does with a step whose gradients come too late for a synchronous update."""
+
+MAX_SPREAD = 5.0
+"""Largest spread of a `Slowdown`: one step in a thousand takes a million times the median."""
 
 MAX_NODES = 1_000_000
 """Most workers, and most servers, that `Cluster.like` makes."""
@@ -28,8 +35,99 @@ _VARIABLE_KINDS = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 
 
 @dataclass(frozen=True)
+class Slowdown:
+    """How many times longer than profiled the computations of a worker take.
+
+    A step's factor is the product of a constant, of a lognormal variable of mean 1 and, if
+    something disturbs the step, of the disturbance's factor. All computations of the step take
+    so many times longer; CPU costs of communication stay as they are.
+
+    Attributes
+    ----------
+    factor : float
+        The constant; below 1 for a worker that is faster than the profiled one.
+    spread : float
+        Standard deviation of the logarithm of the lognormal variable, drawn for each step.
+    probability : float
+        Fraction of the steps that are disturbed, each one independently.
+    disturbed : float
+        Factor of these steps.
+    """
+
+    factor: float = 1.0
+    spread: float = 0.0
+    probability: float = 0.0
+    disturbed: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "disturbed"):
+            value = getattr(self, name)
+            if not _is_positive(value):
+                raise InputError("Slowdown", value, "a finite number above 0", field=name)
+        for name, most in (("spread", MAX_SPREAD), ("probability", 1.0)):
+            value = getattr(self, name)
+            if value != 0 and not (_is_positive(value) and value <= most):
+                raise InputError("Slowdown", value, f"a number from 0 to {most:g}", field=name)
+
+    @property
+    def mean(self) -> float:
+        """Mean factor of a step."""
+        return self.factor * (1.0 + self.probability * (self.disturbed - 1.0))
+
+    def draw(self, steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Factors of so many steps, shape (steps,); only what is random is drawn."""
+        factors = np.full(steps, float(self.factor))
+        if self.spread > 0.0:
+            factors *= np.exp(rng.normal(-0.5 * self.spread**2, self.spread, size=steps))
+        if self.probability > 0.0:
+            factors[rng.random(steps) < self.probability] *= self.disturbed
+        return factors
+
+
+@dataclass(frozen=True)
+class Synchronous:
+    """Synchronous SGD: workers begin a step together, once the last one's update is made.
+
+    Of W workers, the first W - b gradients of a step make the update; those of the b slowest, the
+    backup workers, come too late and are dropped (Chen, Pan, Monga, Bengio and Jozefowicz,
+    Revisiting distributed synchronous SGD, arXiv 1604.00981). Every gradient costs the server
+    the work of its profiled update when it comes; that their mean is applied once more is
+    neglected.
+
+    Attributes
+    ----------
+    backups : int
+        Backup workers b, fewer than there are workers.
+    late : str
+        What a worker does that is still busy with its step when the update is made.
+
+        ``"finish"``, as with TensorFlow's ``SyncReplicasOptimizer``: nobody tells the worker. It
+        computes and sends to the end; the server receives its gradients, sees that they belong
+        to a past step and drops them without further work. Then the worker takes the newest
+        parameters and begins the step that the others are at, behind them. (TensorFlow lets
+        workers begin by tokens, one per worker and update. One that a late worker has not
+        taken yet may let a fast one compute twice for the same update, or from outdated
+        parameters; the model leaves this out.)
+
+        ``"abandon"``: the worker drops everything at once and begins the next step with the
+        others. What it had sent until then was in vain.
+    """
+
+    backups: int = 0
+    late: Literal["finish", "abandon"] = "finish"
+
+    def __post_init__(self) -> None:
+        if not _is_count(self.backups, least=0):
+            expected = "an integer of at least 0"
+            raise InputError("Synchronous", self.backups, expected, field="backups")
+        if self.late not in LATE:
+            expected = f"one of {', '.join(LATE)}"
+            raise InputError("Synchronous", self.late, expected, field="late")
+
+
+@dataclass(frozen=True)
 class Node:
-    """A machine of the cluster.
+    """A machine of the cluster, or a part of one that several nodes share.
 
     Attributes
     ----------
@@ -40,12 +138,20 @@ class Node:
         the uplink carries its gradients; for a server, the parameters that it sends.
     threads : int
         Operations that the node computes at a time, each on one core at most.
+    slowdown : Slowdown
+        How much slower than the profiled worker it computes; only for workers.
+    host : str or None
+        Name of the machine. Nodes of the same name, of one job or of several, share its cores
+        and its links; what they send to each other does not cross the links. Unnamed, a node is
+        a machine of its own.
     """
 
     cores: float
     uplink: float
     downlink: float
     threads: int = 1
+    slowdown: Slowdown = field(default_factory=Slowdown)
+    host: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("cores", "uplink", "downlink"):
@@ -54,6 +160,10 @@ class Node:
                 raise InputError("Node", value, "a finite number above 0", field=name)
         if not _is_count(self.threads):
             raise InputError("Node", self.threads, "an integer of at least 1", field="threads")
+        if not isinstance(self.slowdown, Slowdown):
+            raise InputError("Node", self.slowdown, "a Slowdown", field="slowdown")
+        if self.host is not None and not (isinstance(self.host, str) and self.host):
+            raise InputError("Node", self.host, "None or a name", field="host")
 
 
 @dataclass(frozen=True)
@@ -66,12 +176,15 @@ class Cluster:
         One entry per node; nodes may differ.
     stream_order : str or tuple of str
         One of `STREAM_ORDERS`, or the names of downloads in the order in which they are served.
-        All but "random" leave uploads in the order in which they become ready.
+        All but "random" and "shared" leave uploads in the order in which they become ready.
     stream_window : int or None
-        Bytes that a stream sends before the next one of the same connection gets its turn;
-        None sends each tensor whole.
+        Bytes that a stream sends before the next one of the same connection gets its turn, the
+        window of the flow control; None sends each tensor whole. Without effect on streams
+        that share.
     calibration : Calibration
         CPU time that communication takes on both ends, and how connections share a link.
+    synchronous : Synchronous or None
+        How workers wait for each other; None for asynchronous SGD, in which they do not.
     """
 
     workers: tuple[Node, ...]
@@ -79,11 +192,17 @@ class Cluster:
     stream_order: str | tuple[str, ...] = "profile"
     stream_window: int | None = None
     calibration: Calibration = field(default_factory=Calibration)
+    synchronous: Synchronous | None = None
 
     def __post_init__(self) -> None:
         for name in ("workers", "servers"):
             if len(getattr(self, name)) == 0:
                 raise InputError("Cluster", "none", "at least one node", field=name)
+        for server in _distinct(self.servers):
+            if server.slowdown != Slowdown():
+                expected = "servers without slowdown; give them fewer cores"
+                raise InputError("Cluster", server.slowdown, expected, field="servers")
+        check_hosts([*_distinct(self.workers), *_distinct(self.servers)])
         order = self.stream_order
         if order not in STREAM_ORDERS and not isinstance(order, tuple):
             expected = f"one of {', '.join(STREAM_ORDERS)} or a tuple of names"
@@ -92,6 +211,18 @@ class Cluster:
         if window is not None and not _is_count(window):
             expected = "None or a number of bytes above 0"
             raise InputError("Cluster", window, expected, field="stream_window")
+        barrier = self.synchronous
+        if barrier is not None and not isinstance(barrier, Synchronous):
+            raise InputError("Cluster", barrier, "None or Synchronous", field="synchronous")
+        if barrier is not None and barrier.backups >= len(self.workers):
+            expected = f"fewer backups than the {len(self.workers)} workers"
+            raise InputError("Cluster", barrier.backups, expected, field="synchronous")
+
+    @property
+    def shares_hosts(self) -> bool:
+        """Whether any two of its nodes are on the same host."""
+        named = [node.host for node in (*self.workers, *self.servers) if node.host is not None]
+        return len(set(named)) < len(named)
 
     @classmethod
     def like(
@@ -103,8 +234,10 @@ class Cluster:
         bandwidth: float | None = None,
         worker_cores: float | None = None,
         server_cores: float | None = None,
+        slowdown: Slowdown | None = None,
         stream_order: str | tuple[str, ...] = "profile",
-        stream_window: int | None = None,
+        stream_window: int | Literal["profile"] | None = "profile",
+        synchronous: Synchronous | None = None,
     ) -> Cluster:
         """A cluster of equal nodes, by default those that the profile was measured on.
 
@@ -118,8 +251,10 @@ class Cluster:
             Payload rate in bit/s of every link, in each direction.
         worker_cores, server_cores : float, optional
             CPU capacity of a node in cores.
-        stream_order, stream_window
-            See `Cluster`; the window is the profile's by default.
+        slowdown : Slowdown, optional
+            Of every worker.
+        stream_order, stream_window, synchronous
+            See `Cluster`; "profile" is the window that the profile was measured with.
 
         Raises
         ------
@@ -136,6 +271,7 @@ class Cluster:
             uplink=rate,
             downlink=rate,
             threads=known.worker_threads,
+            slowdown=Slowdown() if slowdown is None else slowdown,
         )
         server = Node(
             cores=known.server_cores if server_cores is None else server_cores,
@@ -147,8 +283,9 @@ class Cluster:
             workers=(worker,) * int(workers),
             servers=(server,) * int(count),
             stream_order=stream_order,
-            stream_window=known.stream_window if stream_window is None else stream_window,
+            stream_window=known.stream_window if stream_window == "profile" else stream_window,
             calibration=known.calibration,
+            synchronous=synchronous,
         )
 
     def with_workers(self, workers: int) -> Cluster:
@@ -161,6 +298,30 @@ class Cluster:
         """
         _check_nodes("workers", workers)
         return replace(self, workers=self.workers[:1] * int(workers))
+
+    def on_hosts(self, workers: Sequence[str], servers: Sequence[str]) -> Cluster:
+        """The same cluster on named machines, which nodes may share.
+
+        Parameters
+        ----------
+        workers, servers : sequence of str
+            The host of each node.
+
+        Raises
+        ------
+        InputError
+            If their numbers are not those of the nodes, or nodes of one host differ in its
+            cores or links.
+        """
+        placed = []
+        for name, nodes, hosts in (
+            ("workers", self.workers, workers),
+            ("servers", self.servers, servers),
+        ):
+            if isinstance(hosts, str) or len(hosts) != len(nodes):
+                raise InputError("Cluster", hosts, f"{len(nodes)} names of hosts", field=name)
+            placed.append(tuple(map(_on_host, nodes, hosts)))
+        return replace(self, workers=placed[0], servers=placed[1])
 
 
 def placement(profile: Profile, servers: int) -> NDArray[np.int32]:
@@ -236,6 +397,35 @@ def bytes_per_server(profile: Profile, servers: int) -> pd.DataFrame:
     return table.assign(share=total / total.sum())
 
 
+def check_hosts(nodes: Iterable[Node]) -> None:
+    """Check that nodes of the same host say the same of its cores and links.
+
+    Raises
+    ------
+    InputError
+        If they do not.
+    """
+    known: dict[str, Node] = {}
+    for node in nodes:
+        if node.host is None:
+            continue
+        first = known.setdefault(node.host, node)
+        for name in ("cores", "uplink", "downlink"):
+            value, expected = getattr(node, name), getattr(first, name)
+            if value != expected:
+                where = f"host {node.host}"
+                raise InputError(where, value, f"{expected:g} as on all its nodes", field=name)
+
+
+def _distinct(nodes: Sequence[Node]) -> Iterable[Node]:
+    """Return the nodes without repeating the same object: a large cluster holds one many times."""
+    return {id(node): node for node in nodes}.values()
+
+
+def _on_host(node: Node, host: str) -> Node:
+    return replace(node, host=host)
+
+
 def _is_positive(value: object) -> bool:
     """Whether a value is a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
@@ -246,11 +436,11 @@ def _is_positive(value: object) -> bool:
         return False
 
 
-def _is_count(value: object, most: int = sys.maxsize) -> bool:
-    """Whether a value is an integer from 1 to `most`."""
+def _is_count(value: object, most: int = sys.maxsize, least: int = 1) -> bool:
+    """Whether a value is an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return False
-    return 1 <= int(value) <= most
+    return least <= int(value) <= most
 
 
 def _check_nodes(name: str, count: object) -> None:

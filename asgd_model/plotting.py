@@ -756,6 +756,44 @@ def errors(comparison: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def ablation(comparison: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw the errors on runs of more than one worker with each part of the model left out.
+
+    Parameters
+    ----------
+    comparison : DataFrame
+        From `asgd_model.ablation.ablate`, the whole model first.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+        A bar for the mean absolute error of each variant, the largest first, a dot for each run's
+        and a line at the mean of the whole model.
+    """
+    several = comparison[comparison["workers"] > 1]
+    percent = 100.0 * several["error"].abs()
+    means = percent.groupby(several["method"]).mean()
+    reference = several["method"].iloc[0]
+    whole = means.pop(reference)
+    means = means.sort_values(ascending=False)
+    ax = ax or plt.subplots(figsize=(6.4, 0.35 * len(means) + 1.6), layout="constrained")[1]
+    for place, (variant, mean) in enumerate(means.items()):
+        worse = mean > whole
+        ax.barh(place, mean, color=_COLOURS[1] if worse else _COLOURS[2], alpha=0.5)
+        runs = percent[several["method"] == variant]
+        ax.plot(runs, np.full(len(runs), place), ".", color=_MEASURED, alpha=0.5, markersize=4)
+    ax.axvline(whole, color=_COLOURS[0], linestyle="--", label=f"{reference}: {whole:.1f} %")
+    ax.set_yticks(range(len(means)), [str(variant) for variant in means.index])
+    ax.invert_yaxis()
+    ax.set_xlabel("absolute error of the throughput (%): mean, and each run")
+    ax.set_xlim(left=0.0)
+    ax.legend(frameon=False, fontsize="small", loc="lower right")
+    sns.despine(ax=ax)
+    return ax
+
+
 def cost_against_time(costs: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw what training costs against how long it takes, a point per cluster.
 

@@ -56,7 +56,8 @@ def predict(
         workers, as `asgd_model.steps_per_worker` finds them in measured runs.
     **cluster
         What differs from the profiled cluster: `bandwidth`, `worker_cores`, `server_cores`,
-        `stream_order`, `stream_window` (`Cluster.like`).
+        `slowdown`, `stream_order`, `stream_window`, `synchronous` (`Cluster.like`). Only the
+        simulation knows synchronous SGD.
 
     Returns
     -------
@@ -96,6 +97,9 @@ def predict(
     for method in methods:
         if method not in METHODS:
             raise InputError("predict", method, f"one of {', '.join(METHODS)}", field="methods")
+        if method != "simulation" and cluster.get("synchronous") is not None:
+            expected = "simulation, the only method for synchronous SGD"
+            raise InputError("predict", method, expected, field="methods")
     clusters = [Cluster.like(profile, size, count, **cluster) for count in counts for size in sizes]
     simulation = partial(
         simulator.predict,

@@ -151,7 +151,8 @@ def test_predict_passes_on_only_what_was_said(
     )
     default = {"methods": ("simulation", "queueing"), "stream_order": "profile", "seed": 0}
     assert (
-        calls[0] == {"dnn": "tiny", "workers": list(range(1, 9)), "stream_window": None} | default
+        calls[0]
+        == {"dnn": "tiny", "workers": list(range(1, 9)), "stream_window": "profile"} | default
     )
     assert calls[1] == {
         "dnn": "tiny",

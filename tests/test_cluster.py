@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asgd_model.cluster import MAX_NODES, Cluster, Node, bytes_per_server, placement
+from asgd_model.cluster import (
+    MAX_NODES,
+    Cluster,
+    Node,
+    Slowdown,
+    Synchronous,
+    bytes_per_server,
+    placement,
+)
 from asgd_model.errors import InputError
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Metadata, Profile
 
@@ -59,7 +67,7 @@ def test_unknown_stream_order(order: Any) -> None:
     """The error lists the orders that there are."""
     with pytest.raises(InputError) as caught:
         Cluster((NODE,), (NODE,), stream_order=order)
-    expected = "one of profile, fifo, random, tic, tac or a tuple of names"
+    expected = "one of profile, fifo, random, tic, tac, shared or a tuple of names"
     assert str(caught.value) == f"Cluster: stream_order: found {order}; expected {expected}"
 
 
@@ -114,6 +122,12 @@ def test_like_takes_options_first(small: Profile) -> None:
     assert Cluster.like(small, server_cores=2) == replace(plain, servers=(replace(node, cores=2),))
     assert Cluster.like(small, stream_order="fifo") == replace(plain, stream_order="fifo")
     assert Cluster.like(small, stream_window=7) == replace(plain, stream_window=7)
+    assert Cluster.like(small, stream_window=None) == replace(plain, stream_window=None)
+    slow = Slowdown(factor=2.0)
+    slower = replace(plain, workers=(replace(node, slowdown=slow),))
+    assert Cluster.like(small, slowdown=slow) == slower
+    waiting = Synchronous(backups=0, late="abandon")
+    assert Cluster.like(small, synchronous=waiting) == replace(plain, synchronous=waiting)
 
 
 @pytest.mark.parametrize("field", ["workers", "servers"])
@@ -290,3 +304,35 @@ def test_bytes_per_server(small: Profile) -> None:
     table = bytes_per_server(small, 2)
     assert table["sent"].tolist() == table["received"].tolist() == [1_000_000, 3_000_000]
     assert table["share"].tolist() == [0.25, 0.75]
+
+
+# --- hosts ----------------------------------------------------------------------------------
+
+
+def test_hosts() -> None:
+    """Nodes of the same name are on one machine, and say the same of it."""
+    cluster = Cluster((NODE, NODE), (NODE,))
+    assert not cluster.shares_hosts
+    apart = cluster.on_hosts(["a", "b"], ["c"])
+    assert [node.host for node in (*apart.workers, *apart.servers)] == ["a", "b", "c"]
+    assert not apart.shares_hosts
+    assert cluster.on_hosts(["a", "b"], ["a"]).shares_hosts
+    with pytest.raises(InputError) as caught:
+        replace(apart, servers=(replace(NODE, host="a", uplink=5.0),))
+    assert str(caught.value) == "host a: uplink: found 5.0; expected 1e+09 as on all its nodes"
+    threads = replace(NODE, host="a", threads=4)
+    assert replace(apart, servers=(threads,)).shares_hosts
+
+
+@pytest.mark.parametrize("hosts", [["a"], ["a", "b", "c"], "ab", []])
+def test_each_node_has_a_host(hosts: Any) -> None:
+    """As many names as nodes."""
+    with pytest.raises(InputError, match=r"Cluster: workers: found .*; expected 2 names of hosts"):
+        Cluster((NODE, NODE), (NODE,)).on_hosts(hosts, ["s"])
+
+
+@pytest.mark.parametrize("host", ["", 1, b"a", ["a"]])
+def test_impossible_hosts(host: Any) -> None:
+    """A host has a name."""
+    with pytest.raises(InputError, match=r"Node: host: found .*; expected None or a name"):
+        replace(NODE, host=host)

@@ -67,8 +67,8 @@ class PhaseTimes:
 
 
 def usable_cores(node: Node) -> float:
-    """Cores that a node can keep busy: each of its operations runs on one core at most."""
-    return min(node.cores, node.threads)
+    """Cores that a node can keep busy, as of the profiled node: one per operation at most."""
+    return min(node.cores, node.threads) / node.slowdown.mean
 
 
 def sending_rate(servers: tuple[Node, ...]) -> float:

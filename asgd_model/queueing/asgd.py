@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from asgd_model.cluster import Cluster, Node, placement
+from asgd_model.errors import InputError
 from asgd_model.prediction import ONE_WORKER, prediction
 from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Profile
 from asgd_model.queueing.bounds import asymptotic_bounds
@@ -46,7 +47,16 @@ def network(profile: Profile, cluster: Cluster) -> ClosedNetwork:
     ClosedNetwork
         Stations ``server s send``, ``server s receive``, ``server s CPU`` for each server s,
         and ``worker``; demands in seconds per step.
+
+    Raises
+    ------
+    InputError
+        If the cluster's workers wait for each other, or its nodes share hosts.
     """
+    if cluster.synchronous is not None:
+        raise InputError("network", cluster.synchronous, "asynchronous SGD", field="cluster")
+    if cluster.shares_hosts:
+        raise InputError("network", "shared hosts", "a host for each node", field="cluster")
     kinds = list(dict.fromkeys(cluster.workers))
     names = {kind: f"worker type {index}" for index, kind in enumerate(kinds)}
     if len(kinds) == 1:
@@ -101,7 +111,7 @@ def _demands(profile: Profile, cluster: Cluster, worker: Node) -> dict[str, floa
     download = (profile.resources == DOWNLINK, costs.server_send, costs.worker_receive)
     upload = (profile.resources == UPLINK, costs.server_receive, costs.worker_send)
     demands: dict[str, float] = {}
-    computation = float(work[profile.resources == WORKER].sum())
+    computation = worker.slowdown.mean * float(work[profile.resources == WORKER].sum())
     for index, server in enumerate(cluster.servers):
         here = servers == index
         cpu = float(work[(profile.resources == SERVER) & here].sum())

@@ -1,5 +1,6 @@
 """The fine-grained model: a fluid discrete-event simulation of the step graph."""
 
+from asgd_model.simulator.jobs import Job, simulate_jobs
 from asgd_model.simulator.replications import compare, predict, replicate, throughput_interval
 from asgd_model.simulator.results import SimulationResult, staleness_distribution
 from asgd_model.simulator.simulation import Simulation, simulate, simulate_to_precision
@@ -7,6 +8,7 @@ from asgd_model.simulator.steady_state import SteadyState
 from asgd_model.simulator.trace import profile_trace, simulation_trace, synthetic_profile
 
 __all__ = [
+    "Job",
     "Simulation",
     "SimulationResult",
     "SteadyState",
@@ -15,6 +17,7 @@ __all__ = [
     "profile_trace",
     "replicate",
     "simulate",
+    "simulate_jobs",
     "simulate_to_precision",
     "simulation_trace",
     "staleness_distribution",

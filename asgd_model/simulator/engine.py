@@ -1,10 +1,10 @@
 """The event engine: workers execute their step graphs on shared links and CPUs.
 
 Everything that takes time is an activity in a *slot*: a connection has one slot per direction
-(it sends one stream at a time), a node one per thread, a worker one timer. Slots that run have a
-rate, hence a finish time, and stand in the event list, a binary heap. An event ends what its slot
-did, which may release operations, which start in free slots; then rates are brought up to date
-where a slot changed.
+(it sends one stream at a time, or all as one), a node one per thread, a worker one timer. Slots
+that run have a rate, hence a finish time, and stand in the event list, a binary heap. An event
+ends what its slot did, which may release operations, which start in free slots; then rates are
+brought up to date where a slot changed.
 
 Rates are max-min fair. An activity runs at one rate and uses each of its resources in proportion
 to it: a transfer of x bytes/s takes x bytes/s of two links and a number of cores at both ends. A
@@ -18,22 +18,24 @@ All compiled code is in this one module: Numba's cache looks for changes in one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from asgd_model.cluster import Cluster
+from asgd_model.cluster import Cluster, Node
 from asgd_model.compilation import compiled
-from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER
+from asgd_model.profile import DOWNLINK, SERVER, UPLINK, WORKER, Calibration
 from asgd_model.simulator.step_graph import StepGraph
 
 CPU, SEND, RECEIVE = range(3)
 """Resources of a node."""
 
-GIVEN, FIFO, RANDOM = range(3)
-"""Order of the streams in a connection: by the graph's priority, as they became ready, random."""
+GIVEN, FIFO, RANDOM, SHARED = range(4)
+"""Order of the streams in a connection: by the graph's priority, as they became ready, random;
+or all at once."""
 
 
 SETTLED = 1e-9
@@ -47,25 +49,41 @@ LEAST_WEIGHT = 1e-3
 """Weight below which further connections that join a busy link do not get less."""
 
 
-class Layout(NamedTuple):
-    """The slots and resources of a cluster.
+LOWER_PRIORITY = 1e-9
+"""Weight of a job's connections over those of the next higher priority: next to nothing."""
 
-    A node has the resources ``3 * node + (CPU, SEND, RECEIVE)``; workers come first, then
-    servers. The slots are the connections (``worker * 2 * servers + direction * servers +
-    server``; direction 0 is down), then the threads of the nodes, then one timer per worker.
+LOOPBACK_RATE = 5e9
+"""Bytes/s of a connection within a host, which crosses no link: the order of a copy in memory."""
+
+
+class Layout(NamedTuple):
+    """The slots and resources of the clusters of one or several jobs.
+
+    The nodes are the workers of all jobs, then the servers of all jobs. A host has the resources
+    ``3 * host + (CPU, SEND, RECEIVE)``. The slots are the connections (of each worker first those
+    down from each server of its job, direction 0, then those up), then the threads of the nodes,
+    then a timer per worker and one for the rotation of priorities.
     """
 
     workers: int
-    servers: int
     slots: int
+    worker_offsets: NDArray[np.int64]  # (jobs + 1,): workers of each job
+    job: NDArray[np.int64]  # (workers,)
+    servers: NDArray[np.int64]  # (workers,): number of servers of the worker's job
+    first_server: NDArray[np.int64]  # (workers,): node of the first of them
+    first_connection: NDArray[np.int64]  # (workers,): slot
+    connection_worker: NDArray[np.int64]  # (connections,)
+    direction: NDArray[np.int64]  # (connections,)
+    host: NDArray[np.int64]  # (nodes,)
+    has_worker: NDArray[np.bool_]  # (hosts,)
     thread_offsets: NDArray[np.int64]  # (nodes + 1,): slots of the threads of each node
     timer: int  # slot of the first worker's timer
     capacity: NDArray[np.float64]  # (resources,): cores or bytes/s
     slot_resources: NDArray[np.int64]  # (slots, 4), -1 where unused
     limit: NDArray[np.float64]  # (slots,): highest rate
     member_offsets: NDArray[np.int64]  # (resources + 1,): room for the slots of each resource
-    byte_cost: NDArray[np.float64]  # (2, 2): direction x (sender, receiver), core seconds/byte
-    tensor_cost: NDArray[np.float64]  # (2, 2): core seconds per tensor
+    byte_cost: NDArray[np.float64]  # (connections, 2): of sender, receiver, core seconds/byte
+    tensor_cost: NDArray[np.float64]  # (connections, 2): core seconds per tensor
 
 
 class Outcome(NamedTuple):
@@ -74,59 +92,121 @@ class Outcome(NamedTuple):
     completed: NDArray[np.int64]  # (workers,): steps ended
     start: NDArray[np.float64]  # (workers, steps): seconds
     end: NDArray[np.float64]  # (workers, steps): seconds
+    update: NDArray[np.int64]  # (workers, steps): the job's update that each step is for
+    dropped: NDArray[np.bool_]  # (workers, steps): whether it came too late for it
+    updates: NDArray[np.int64]  # (jobs,): synchronous updates made
     used: NDArray[np.float64]  # (resources,): core seconds or bytes in the whole run
-    used_by_window: NDArray[np.float64]  # (2, resources): when it opens and closes; NaN if never
+    used_by_window: NDArray[np.float64]  # (jobs, 2, resources): when a job's window opens, closes
     used_by_bin: NDArray[np.float64]  # (edges of bins, resources); NaN where not reached
     events: int
     op_start: NDArray[np.float64]  # (recorded steps, ops): seconds; of a transfer, when ready
     op_end: NDArray[np.float64]
 
 
-def lay_out(cluster: Cluster) -> Layout:
-    """Number the slots and resources of a cluster."""
-    workers, servers = len(cluster.workers), len(cluster.servers)
-    nodes = [*cluster.workers, *cluster.servers]
+def lay_out(clusters: Sequence[Cluster]) -> Layout:
+    """Number the slots and resources of the clusters of one or several jobs."""
+    workers = np.array([len(cluster.workers) for cluster in clusters])
+    servers = np.array([len(cluster.servers) for cluster in clusters])
+    nodes = [worker for cluster in clusters for worker in cluster.workers]
+    nodes += [server for cluster in clusters for server in cluster.servers]
+    host, capacity = _hosts(nodes)
     threads = np.array([node.threads for node in nodes])
-    connections = 2 * workers * servers
+
+    job = np.repeat(np.arange(len(clusters)), workers)
+    per_worker = servers[job]
+    first_server = len(job) + (np.cumsum(servers) - servers)[job]
+    connection_worker = np.repeat(np.arange(len(job)), 2 * per_worker)
+    connections = len(connection_worker)
+    first_connection = np.cumsum(2 * per_worker) - 2 * per_worker
+    place = np.arange(connections) - first_connection[connection_worker]
+    direction, number = np.divmod(place, per_worker[connection_worker])
+    server = first_server[connection_worker] + number
+    down = direction == 0
+    sender = host[np.where(down, server, connection_worker)]
+    receiver = host[np.where(down, connection_worker, server)]
+
+    costs = np.array([_communication_costs(cluster.calibration) for cluster in clusters])
+    by_connection = costs[job[connection_worker], direction]
+    byte_cost, tensor_cost = np.moveaxis(by_connection, -1, 0).copy()
+
     thread_offsets = (connections + np.concatenate([[0], np.cumsum(threads)])).astype(np.int64)
     timer = int(thread_offsets[-1])
-    slots = timer + workers
+    slots = timer + len(job) + 1
     resources = np.full((slots, 4), -1, dtype=np.int64)
     limit = np.full(slots, np.inf)
-    worker, direction, server = (
-        index.ravel() for index in np.indices((workers, 2, servers), dtype=np.int64)
-    )
-    sender = np.where(direction == 0, workers + server, worker)
-    receiver = np.where(direction == 0, worker, workers + server)
     resources[:connections] = np.stack(
         [3 * sender + SEND, 3 * receiver + RECEIVE, 3 * sender + CPU, 3 * receiver + CPU], axis=1
     )
-    resources[connections:timer, 0] = 3 * np.repeat(np.arange(len(nodes)), threads) + CPU
+    resources[connections:timer, 0] = 3 * np.repeat(host, threads) + CPU
     limit[connections:] = 1.0
-    costs = cluster.calibration
-    for way, column, cost in ((0, 2, costs.server_send), (1, 3, costs.server_receive)):
-        if cost.per_byte == cost.per_tensor == 0.0:
-            # All workers' connections would be looked at for nothing.
-            resources[:connections][direction == way, column] = -1
-    capacity = np.array([[n.cores, n.uplink / 8, n.downlink / 8] for n in nodes]).ravel()
+    free = (byte_cost == 0.0) & (tensor_cost == 0.0)
+    # All workers' connections would be looked at for nothing.
+    resources[:connections][down & free[:, 0], 2] = -1
+    resources[:connections][~down & free[:, 1], 3] = -1
+    local = np.flatnonzero(sender == receiver)
+    # Both ends use the same CPU, which must not take them for two.
+    resources[local, :2] = -1
+    resources[local, 2] = 3 * sender[local] + CPU
+    resources[local, 3] = -1
+    limit[local] = LOOPBACK_RATE
+    for cost in (byte_cost, tensor_cost):
+        cost[local, 0] += cost[local, 1]
+        cost[local, 1] = 0.0
     counts = np.bincount(resources[resources >= 0], minlength=len(capacity))
-    ends = [
-        [costs.server_send, costs.worker_receive],
-        [costs.worker_send, costs.server_receive],
-    ]
+    has_worker = np.zeros(len(capacity) // 3, dtype=np.bool_)
+    has_worker[host[: len(job)]] = True
     return Layout(
-        workers=workers,
-        servers=servers,
+        workers=len(job),
         slots=slots,
+        worker_offsets=np.concatenate([[0], np.cumsum(workers)]).astype(np.int64),
+        job=job,
+        servers=per_worker,
+        first_server=first_server,
+        first_connection=first_connection,
+        connection_worker=connection_worker,
+        direction=direction,
+        host=host,
+        has_worker=has_worker,
         thread_offsets=thread_offsets,
         timer=timer,
         capacity=capacity,
         slot_resources=resources,
         limit=limit,
         member_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        byte_cost=np.array([[cost.per_byte for cost in row] for row in ends]),
-        tensor_cost=np.array([[cost.per_tensor for cost in row] for row in ends]),
+        byte_cost=byte_cost,
+        tensor_cost=tensor_cost,
     )
+
+
+def _communication_costs(calibration: Calibration) -> list[list[list[float]]]:
+    """Core seconds per byte and per tensor, by direction and end (sender, receiver)."""
+    ways = (
+        (calibration.server_send, calibration.worker_receive),
+        (calibration.worker_send, calibration.server_receive),
+    )
+    return [[[end.per_byte, end.per_tensor] for end in ends] for ends in ways]
+
+
+def _hosts(nodes: Sequence[Node]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Number the hosts, in the order of their first nodes.
+
+    Returns
+    -------
+    host : ndarray of int64, shape (nodes,)
+        The host of each node.
+    capacity : ndarray of float64, shape (3 * hosts,)
+        Cores and bytes/s that each host sends and receives.
+    """
+    numbers: dict[str | int, int] = {}
+    host = np.empty(len(nodes), dtype=np.int64)
+    capacity: list[float] = []
+    for index, node in enumerate(nodes):
+        name = index if node.host is None else node.host
+        if name not in numbers:
+            numbers[name] = len(numbers)
+            capacity += [node.cores, node.uplink / 8, node.downlink / 8]
+        host[index] = numbers[name]
+    return host, np.array(capacity)
 
 
 _SLOT = np.dtype(
@@ -156,6 +236,13 @@ _RESOURCE = np.dtype(
 _QUEUE = np.dtype(
     [("first", np.int64), ("length", np.int64), ("head", np.int64), ("count", np.int64)]
 )
+_SHARE = np.dtype(
+    [
+        ("served", np.float64),  # bytes that each stream would have had since the first one came
+        ("inverse_sizes", np.float64),  # sum over the streams
+        ("joined", np.bool_),  # whether another one has just come
+    ]
+)
 _STREAM = np.dtype([("key", np.float64), ("sequence", np.int64), ("op", np.int64)])
 _COMPUTATION = np.dtype([("worker", np.int64), ("op", np.int64)])
 _WORKER = np.dtype(
@@ -163,6 +250,19 @@ _WORKER = np.dtype(
         ("left", np.int64),  # operations of the step that have not ended
         ("row", np.int64),  # profiled step that is repeated
         ("kept", np.int64),  # where the operations' times are kept, -1 if they are not
+        ("slowdown", np.float64),  # of this step's computations
+        ("update", np.int64),  # the job's update that this step is for
+        ("waits", np.bool_),  # for the others to end theirs
+    ]
+)
+_JOB = np.dtype(
+    [
+        ("weight", np.float64),  # of its connections on the sender's link
+        ("updates", np.int64),  # made so far
+        ("gradients", np.int64),  # there for the next update
+        ("busy", np.int64),  # workers that neither wait nor have ended all steps
+        ("warming", np.int64),  # workers that are not in the window yet
+        ("closed", np.bool_),  # whether the window is over
     ]
 )
 _COUNTS = np.dtype(
@@ -174,6 +274,8 @@ _COUNTS = np.dtype(
         ("released", np.int64),  # operations about to start
         ("vacant", np.int64),  # slot whose activity has just ended, or -1
         ("sequence", np.int64),  # streams queued so far
+        ("running", np.int64),  # workers with steps to do
+        ("stop", np.float64),  # seconds after which nothing happens any more
     ]
 )
 
@@ -197,25 +299,23 @@ class _State(NamedTuple):
     waiting: NDArray[np.int64]  # (workers, ops): dependencies that have not ended
     stream_left: NDArray[np.float64]  # (workers, ops): bytes not yet given a turn
     connections: NDArray[np.void]  # (connections,): where each one's streams are
-    streams: NDArray[np.void]  # binary heaps of streams that wait for a turn
+    streams: NDArray[np.void]  # binary heaps of streams that wait for a turn, or share
+    shares: NDArray[np.void]  # (connections,): what their streams share
     nodes: NDArray[np.void]  # (nodes,): where each one's computations are
     computations: NDArray[np.void]  # ring buffers of computations that wait for a thread
     released: NDArray[np.int64]
     workers: NDArray[np.void]  # (workers,)
+    jobs: NDArray[np.void]  # (jobs,)
     counts: NDArray[np.void]  # (1,)
 
 
 def _new_state(layout: Layout, graph: StepGraph) -> _State:
-    ops, slots = len(graph.resources), layout.slots
-    streams = np.zeros((layout.workers, 2, layout.servers), dtype=np.int64)
-    computations = np.zeros(layout.workers + layout.servers, dtype=np.int64)
-    computations[: layout.workers] = np.count_nonzero(graph.resources == WORKER)
-    for server in range(layout.servers):
-        here = graph.servers == server
-        for direction, kind in enumerate((DOWNLINK, UPLINK)):
-            streams[:, direction, server] = np.count_nonzero((graph.resources == kind) & here)
-        updates = np.count_nonzero((graph.resources == SERVER) & here)
-        computations[layout.workers + server] = updates * layout.workers
+    ops, slots, jobs = len(graph.resources), layout.slots, len(layout.worker_offsets) - 1
+    streams, computations, updates = zip(
+        *(_most_queued(layout, graph, job) for job in range(jobs)), strict=True
+    )
+    connections = _queues(np.concatenate(streams))
+    nodes = _queues(np.concatenate([*computations, *updates]))
     state = _State(
         slots=np.zeros(slots, dtype=_SLOT),
         limit=layout.limit.copy(),
@@ -232,18 +332,42 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
         demand=np.zeros(slots),
         waiting=np.zeros((layout.workers, ops), dtype=np.int64),
         stream_left=np.zeros((layout.workers, ops)),
-        connections=_queues(streams.ravel()),
-        streams=np.zeros(streams.sum(), dtype=_STREAM),
-        nodes=_queues(computations),
-        computations=np.zeros(computations.sum(), dtype=_COMPUTATION),
+        connections=connections,
+        streams=np.zeros(connections["length"].sum(), dtype=_STREAM),
+        shares=np.zeros(len(connections), dtype=_SHARE),
+        nodes=nodes,
+        computations=np.zeros(nodes["length"].sum(), dtype=_COMPUTATION),
         released=np.zeros(ops, dtype=np.int64),
         workers=np.zeros(layout.workers, dtype=_WORKER),
+        jobs=np.zeros(jobs, dtype=_JOB),
         counts=np.zeros(1, dtype=_COUNTS),
     )
     state.slots["place"] = -1
     state.resources["capacity"] = layout.capacity
     state.resources["level"] = np.inf
+    state.jobs["weight"] = 1.0
+    state.jobs["busy"] = state.jobs["warming"] = np.diff(layout.worker_offsets)
     return state
+
+
+def _most_queued(layout: Layout, graph: StepGraph, job: int) -> tuple[NDArray[np.int64], ...]:
+    """Most that can wait at a job's connections, workers and servers at the same time."""
+    first_worker, end = layout.worker_offsets[job : job + 2]
+    own = slice(*graph.op_offsets[job : job + 2])
+    down, up, updates = (
+        np.bincount(
+            graph.servers[own][graph.resources[own] == kind],
+            minlength=layout.servers[first_worker],
+        )
+        for kind in (DOWNLINK, UPLINK, SERVER)
+    )
+    workers = int(end - first_worker)
+    computations = np.count_nonzero(graph.resources[own] == WORKER)
+    return (
+        np.tile(np.concatenate([down, up]), workers),
+        np.full(workers, computations, dtype=np.int64),
+        workers * updates,
+    )
 
 
 def _queues(lengths: NDArray[np.int64]) -> NDArray[np.void]:
@@ -254,31 +378,48 @@ def _queues(lengths: NDArray[np.int64]) -> NDArray[np.void]:
     return queues
 
 
+JOB_OPTIONS = np.dtype(
+    [
+        ("steps", np.int64),  # of each worker
+        ("order", np.int64),  # `GIVEN`, `FIFO`, `RANDOM` or `SHARED`
+        ("window", np.float64),  # bytes that a stream sends in one turn; infinite for all of them
+        ("gradients", np.int64),  # that make a synchronous update; 0 if workers do not wait
+        ("abandons", np.bool_),  # whether a worker that is late drops its step
+        ("newcomer_share", np.float64),  # these three: see `asgd_model.profile.Calibration`
+        ("share_spread", np.float64),
+        ("throttled_rate", np.float64),
+    ]
+)
+"""How a job proceeds."""
+
+
 class Options(NamedTuple):
     """How a run proceeds.
 
     Attributes
     ----------
-    order : int
-        `GIVEN`, `FIFO` or `RANDOM`.
-    window : float
-        Bytes that a stream sends in one turn; infinite for all of them.
+    jobs : ndarray of JOB_OPTIONS, shape (jobs,)
+        What is said for each job.
     warm_up : int
         The window opens when every worker has ended this many steps, or begun the first if 0;
         it closes with the first worker that has ended all its steps.
     stop_at_first : bool
-        End when the window closes, after all that happens at that time; else with the last worker.
-    newcomer_share, share_spread, throttled_rate : float
-        See `asgd_model.profile.Calibration`.
+        End when the first window closes, after all that happens at that time; else with the last
+        worker.
+    prioritized : bool
+        Whether the first job goes before the second on every sender's link, and so on.
+    rotation : float
+        Seconds after which the first in this order becomes the last; infinite for never.
+    throttles : bool
+        Whether a short CPU of its worker matters to any job's connections.
     """
 
-    order: int
-    window: float
+    jobs: NDArray[np.void]
     warm_up: int
     stop_at_first: bool
-    newcomer_share: float
-    share_spread: float
-    throttled_rate: float
+    prioritized: bool
+    rotation: float
+    throttles: bool
 
 
 def run(
@@ -286,6 +427,7 @@ def run(
     graph: StepGraph,
     starts: NDArray[np.float64],
     draws: NDArray[np.int64],
+    slowdowns: NDArray[np.float64],
     options: Options,
     record: NDArray[np.int64],
     bins: NDArray[np.float64],
@@ -298,7 +440,10 @@ def run(
     starts : ndarray of float64, shape (workers,)
         Seconds at which each worker begins its first step.
     draws : ndarray of int64, shape (workers, steps)
-        The profiled step that each step of each worker repeats.
+        The profiled step that each step of each worker repeats; as many as the job with the most
+        steps has.
+    slowdowns : ndarray of float64, shape (workers, steps)
+        Factor of the work of each step's computations on the worker.
     record : ndarray of int64, shape (workers, steps)
         Row of `Outcome.op_start` in which to keep the times of a step's operations, or -1.
     bins : ndarray of float64, shape (edges of bins,)
@@ -317,19 +462,23 @@ def run(
         completed=np.zeros(layout.workers, dtype=np.int64),
         start=np.full(draws.shape, np.nan),
         end=np.full(draws.shape, np.nan),
+        update=np.zeros(draws.shape, dtype=np.int64),
+        dropped=np.zeros(draws.shape, dtype=np.bool_),
+        updates=np.zeros(len(state.jobs), dtype=np.int64),
         used=state.resources["used"],
-        used_by_window=np.full((2, len(layout.capacity)), np.nan),
+        used_by_window=np.full((len(state.jobs), 2, len(layout.capacity)), np.nan),
         used_by_bin=np.full((len(bins), len(layout.capacity)), np.nan),
         events=0,
         op_start=np.full((rows, len(graph.resources)), np.nan),
         op_end=np.full((rows, len(graph.resources)), np.nan),
     )
     status, now, count = _run(
-        layout, graph, state, starts, draws, options, record, bins, rng, outcome
+        layout, graph, state, starts, draws, slowdowns, options, record, bins, rng, outcome
     )
     if status != _DONE:
         reason = "rates did not settle" if status == _UNSETTLED else "nothing left to happen"
         raise RuntimeError(f"the simulation stopped at {now} s: {reason}")
+    outcome.updates[:] = state.jobs["updates"]
     return outcome._replace(events=count)
 
 
@@ -347,58 +496,53 @@ _DONE, _UNSETTLED, _STUCK = range(3)
 
 
 @compiled(nogil=True, error_model="numpy", _nrt=False)
-def _run(layout, graph, state, starts, draws, options, record, bins, rng, outcome):
-    completed, steps = outcome.completed, draws.shape[1]
-    now, stop = 0.0, np.inf
+def _run(layout, graph, state, starts, draws, slowdowns, options, record, bins, rng, outcome):
+    counts = state.counts[0]
+    counts.running = layout.workers
+    counts.stop = np.inf
+    now = 0.0
     count = edge = 0
-    warming = running = layout.workers
     for worker in range(layout.workers):
         _set_timer(layout, state, worker, starts[worker])
-    while running > 0:
-        if state.counts[0].events == 0:
+    if options.prioritized:
+        _rotate(layout, state, options, now)
+    rotations = counts.events - layout.workers
+    while counts.running > 0:
+        if counts.events == rotations:
             return _STUCK, now, count
         slot = state.event_list[0]
-        if state.slots[slot].finish > stop:
+        if state.slots[slot].finish > counts.stop:
             break
         now = state.slots[slot].finish
         while edge < len(bins) and bins[edge] <= now:
             _note_use(layout, state, bins[edge], outcome.used_by_bin[edge])
             edge += 1
         count += 1
-        worker = state.slots[slot].worker
-        row = record[worker, completed[worker]]
-        state.slots[slot].active = False
-        state.counts[0].vacant = slot
-        if slot >= layout.timer:
-            if state.workers[worker].left == 0:
-                outcome.start[worker, completed[worker]] = now
-                if completed[worker] == options.warm_up == 0:
-                    warming -= 1
-                    if warming == 0:
-                        _note_use(layout, state, now, outcome.used_by_window[0])
-                state.workers[worker].kept = row
-                _begin_step(layout, graph, state, worker, draws[worker, completed[worker]], now)
-            else:
-                _request(graph, state, worker)
+        if slot == layout.slots - 1:
+            _rotate(layout, state, options, now)
         else:
-            _end_turn(layout, graph, state, slot, now, options, rng, row, outcome)
-        _start_released(layout, graph, state, worker, now, options, rng, row, outcome)
-        _leave_vacant(layout, state, now)
-        if state.workers[worker].left == 0 and not state.slots[layout.timer + worker].active:
-            outcome.end[worker, completed[worker]] = now
-            completed[worker] += 1
-            if completed[worker] == options.warm_up:
-                warming -= 1
-                if warming == 0:
-                    _note_use(layout, state, now, outcome.used_by_window[0])
-            if completed[worker] < steps:
-                _set_timer(layout, state, worker, now)
+            worker = state.slots[slot].worker
+            step = outcome.completed[worker]
+            row = record[worker, step]
+            state.slots[slot].active = False
+            counts.vacant = slot
+            if slot < layout.timer:
+                _end_turn(layout, graph, state, slot, now, options, rng, row, outcome)
+            elif state.workers[worker].left == 0:
+                outcome.start[worker, step] = now
+                state.workers[worker].kept = row
+                state.workers[worker].slowdown = slowdowns[worker, step]
+                if step == options.warm_up == 0:
+                    _end_warm_up(layout, state, layout.job[worker], now, outcome)
+                _begin_step(layout, graph, state, worker, draws[worker, step], now)
+                outcome.update[worker, step] = state.workers[worker].update
             else:
-                if running == layout.workers:
-                    _note_use(layout, state, now, outcome.used_by_window[1])
-                    if options.stop_at_first:
-                        stop = now
-                running -= 1
+                _request(layout, graph, state, worker)
+            _start_released(layout, graph, state, worker, now, options, rng, row, outcome)
+            _leave_vacant(layout, state, now)
+            if state.workers[worker].left == 0 and not state.slots[layout.timer + worker].active:
+                _end_step(layout, state, worker, now, options, outcome)
+                _go_on(layout, graph, state, worker, now, options, outcome)
         if not _update_rates(layout, state, now, options, rng):
             return _UNSETTLED, now, count
     _account_all(layout, state, now)
@@ -420,22 +564,157 @@ def _set_timer(layout, state, worker, time):
 @_inner
 def _begin_step(layout, graph, state, worker, row, now):
     """Release what depends on nothing; parameters are requested a little later."""
+    job = layout.job[worker]
+    first, last = graph.op_offsets[job], graph.op_offsets[job + 1]
     state.workers[worker].row = row
-    state.workers[worker].left = len(graph.resources)
-    for op in range(len(graph.resources)):
+    state.workers[worker].update = state.jobs[job].updates
+    state.workers[worker].left = last - first
+    for op in range(first, last):
         state.waiting[worker, op] = graph.waiting[op]
         if graph.waiting[op] == 0:
             _release(state, op)
     if graph.request_delay[row] > 0.0:
         _set_timer(layout, state, worker, now + graph.request_delay[row])
     else:
-        _request(graph, state, worker)
+        _request(layout, graph, state, worker)
 
 
 @_inner
-def _request(graph, state, worker):
+def _end_step(layout, state, worker, now, options, outcome):
+    """Book that a step of a worker has ended."""
+    step = outcome.completed[worker]
+    job = layout.job[worker]
+    outcome.end[worker, step] = now
+    outcome.dropped[worker, step] = _is_late(layout, state, worker)
+    outcome.completed[worker] += 1
+    if step + 1 == options.warm_up and options.jobs[job].gradients == 0:
+        _end_warm_up(layout, state, job, now, outcome)
+    elif step + 1 == options.warm_up:
+        state.jobs[job].warming -= 1
+    if step + 1 == options.jobs[job].steps:
+        state.counts[0].running -= 1
+        if options.jobs[job].gradients == 0:
+            _close_window(layout, state, job, now, options, outcome)
+
+
+@_inner
+def _end_warm_up(layout, state, job, now, outcome):
+    """Open a job's window when the last of its workers has done the steps before it."""
+    state.jobs[job].warming -= 1
+    if state.jobs[job].warming == 0:
+        _note_use(layout, state, now, outcome.used_by_window[job, 0])
+
+
+@_inner
+def _close_window(layout, state, job, now, options, outcome):
+    """Close a job's window, which may end the run, with the first worker that has ended all."""
+    if not state.jobs[job].closed:
+        state.jobs[job].closed = True
+        _note_use(layout, state, now, outcome.used_by_window[job, 1])
+        if options.stop_at_first:
+            state.counts[0].stop = now
+
+
+@_inner
+def _go_on(layout, graph, state, worker, now, options, outcome):
+    """Begin the next step of a worker, or of all workers if they waited for this one."""
+    job = state.jobs[layout.job[worker]]
+    how = options.jobs[layout.job[worker]]
+    has_more = outcome.completed[worker] < how.steps
+    if how.gradients > 0 and not _is_late(layout, state, worker):
+        state.workers[worker].waits = True
+        job.gradients += 1
+        job.busy -= 1
+    elif has_more:
+        _set_timer(layout, state, worker, now)
+    else:
+        job.busy -= 1
+    # At the end of a run there may be too few workers left for a full update.
+    if job.gradients > 0 and (job.gradients == how.gradients or job.busy == 0):
+        _update_parameters(layout, graph, state, layout.job[worker], now, options, outcome)
+
+
+@_inner
+def _is_late(layout, state, worker):
+    """Whether the update that a worker's step is for has been made without it."""
+    return state.workers[worker].update < state.jobs[layout.job[worker]].updates
+
+
+@_inner
+def _update_parameters(layout, graph, state, job, now, options, outcome):
+    """Make a synchronous update and let the workers begin their next steps."""
+    status = state.jobs[job]
+    how = options.jobs[job]
+    status.updates += 1
+    status.gradients = 0
+    opened = not np.isnan(outcome.used_by_window[job, 0, 0])
+    if opened:
+        _note_use(layout, state, now, outcome.used_by_window[job, 1])
+    elif status.warming == 0:
+        _note_use(layout, state, now, outcome.used_by_window[job, 0])
+    for worker in range(layout.worker_offsets[job], layout.worker_offsets[job + 1]):
+        waited = state.workers[worker].waits
+        state.workers[worker].waits = False
+        abandons = not waited and how.abandons and state.workers[worker].left > 0
+        if abandons:
+            _abandon_step(layout, graph, state, worker, now, outcome)
+            _end_step(layout, state, worker, now, options, outcome)
+        has_more = outcome.completed[worker] < how.steps
+        if waited and has_more:
+            status.busy += 1
+        elif abandons and not has_more:
+            status.busy -= 1
+        if (waited or abandons) and has_more:
+            _set_timer(layout, state, worker, now)
+        elif not has_more and options.stop_at_first:
+            state.counts[0].stop = now
+
+
+@_inner
+def _abandon_step(layout, graph, state, worker, now, outcome):
+    """Drop all that a worker's step does and waits for."""
+    state.workers[worker].left = 0
+    state.slots[layout.timer + worker].active = False
+    _unschedule(state, layout.timer + worker)
+    servers = layout.servers[worker]
+    first = layout.first_connection[worker]
+    for connection in range(first, first + 2 * servers):
+        _stop(layout, state, connection, now)
+        state.connections[connection].count = 0
+        state.shares[connection].served = 0.0
+        state.shares[connection].inverse_sizes = 0.0
+    state.nodes[worker].count = 0
+    for slot in range(layout.thread_offsets[worker], layout.thread_offsets[worker + 1]):
+        _stop(layout, state, slot, now)
+    for node in range(layout.first_server[worker], layout.first_server[worker] + servers):
+        _drop_computations(state, node, worker)
+        for slot in range(layout.thread_offsets[node], layout.thread_offsets[node + 1]):
+            if state.slots[slot].worker == worker and state.slots[slot].active:
+                _stop(layout, state, slot, now)
+                _use_free_thread(layout, graph, state, node, now, outcome)
+
+
+@_inner
+def _drop_computations(state, node, worker):
+    """Take those of a worker out of the computations that wait for a thread of a node."""
+    queue = state.nodes[node]
+    kept = 0
+    for index in range(queue.count):
+        place = queue.first + (queue.head + index) % queue.length
+        if state.computations[place].worker != worker:
+            target = queue.first + (queue.head + kept) % queue.length
+            state.computations[target].worker = state.computations[place].worker
+            state.computations[target].op = state.computations[place].op
+            kept += 1
+    queue.count = kept
+
+
+@_inner
+def _request(layout, graph, state, worker):
     """Ask the servers for the parameters: each download has waited for this too."""
-    for op in graph.downloads:
+    job = layout.job[worker]
+    for index in range(graph.download_offsets[job], graph.download_offsets[job + 1]):
+        op = graph.downloads[index]
         state.waiting[worker, op] -= 1
         if state.waiting[worker, op] == 0:
             _release(state, op)
@@ -473,12 +752,12 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
         if row >= 0:
             outcome.op_start[row, op] = now
         work = graph.work[state.workers[worker].row, op]
-        if work <= 0.0:
+        if work <= 0.0 or (graph.updates[op] and _is_late(layout, state, worker)):
             _complete(graph, state, worker, op, now, row, outcome)
         elif graph.resources[op] in (DOWNLINK, UPLINK):
             state.stream_left[worker, op] = work
             connection = _connection(layout, graph, worker, op)
-            _queue_stream(graph, state, connection, worker, op, options, rng)
+            _queue_stream(layout, graph, state, connection, worker, op, now, options, rng)
         else:
             _queue_computation(state, _node(layout, graph, worker, op), worker, op)
     _take_over(layout, graph, state, now, options, rng, outcome)
@@ -486,7 +765,8 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
         op = state.released[index]
         if graph.resources[op] in (DOWNLINK, UPLINK):
             slot = _connection(layout, graph, worker, op)
-            if state.connections[slot].count > 0 and not state.slots[slot].active:
+            waits = state.connections[slot].count > 0 and not state.slots[slot].active
+            if waits or state.shares[slot].joined:
                 _next_stream(layout, graph, state, slot, now, options, rng)
         else:
             node = _node(layout, graph, worker, op)
@@ -498,13 +778,16 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
 def _connection(layout, graph, worker, op):
     """The slot in which a transfer runs."""
     direction = 0 if graph.resources[op] == DOWNLINK else 1
-    return (2 * worker + direction) * layout.servers + graph.servers[op]
+    first = layout.first_connection[worker] + direction * layout.servers[worker]
+    return first + graph.servers[op]
 
 
 @_inner
 def _node(layout, graph, worker, op):
     """The node on which a computation runs."""
-    return worker if graph.resources[op] == WORKER else layout.workers + graph.servers[op]
+    if graph.resources[op] == WORKER:
+        return worker
+    return layout.first_server[worker] + graph.servers[op]
 
 
 @_inner
@@ -513,8 +796,10 @@ def _end_turn(layout, graph, state, slot, now, options, rng, row, outcome):
     worker, op = state.slots[slot].worker, state.slots[slot].op
     _account(layout, state, slot, now)
     if slot < layout.thread_offsets[0] and state.stream_left[worker, op] > 0.0:
-        _queue_stream(graph, state, slot, worker, op, options, rng)
+        _queue_stream(layout, graph, state, slot, worker, op, now, options, rng)
     else:
+        if slot < layout.thread_offsets[0] and options.jobs[layout.job[worker]].order == SHARED:
+            _leave_shared(graph, state, slot, worker)
         _complete(graph, state, worker, op, now, row, outcome)
 
 
@@ -562,22 +847,42 @@ def _next_computation(layout, graph, state, node, slot, now, outcome):
     worker, op = next_up.worker, next_up.op
     queue.head = (queue.head + 1) % queue.length
     queue.count -= 1
+    work = graph.work[state.workers[worker].row, op]
+    if node < layout.workers:
+        work *= state.workers[worker].slowdown
     state.usage[slot, 0] = 1.0
     if state.workers[worker].kept >= 0:
         outcome.op_start[state.workers[worker].kept, op] = now
-    _activate(layout, state, slot, worker, op, graph.work[state.workers[worker].row, op], now)
+    _activate(layout, state, slot, worker, op, work, now)
 
 
 # --- streams --------------------------------------------------------------------------------
 
 
 @_inner
-def _queue_stream(graph, state, connection, worker, op, options, rng):
-    """Add a stream to those of its connection that wait for a turn (a binary heap)."""
-    if options.order == RANDOM:
+def _queue_stream(layout, graph, state, connection, worker, op, now, options, rng):
+    """Add a stream to those of its connection that wait for a turn (a binary heap), or share.
+
+    Streams that share all have been served as much since they came: the next to end is the one
+    with the least sum of its size and of what had been served before.
+    """
+    order = options.jobs[layout.job[worker]].order
+    if order == RANDOM:
         key = rng.random()
-    elif options.order == GIVEN:
+    elif order == GIVEN:
         key = graph.priority[state.workers[worker].row, op]
+    elif order == SHARED:
+        size = state.stream_left[worker, op]
+        state.stream_left[worker, op] = 0.0
+        if state.slots[connection].active and not state.shares[connection].joined:
+            _account(layout, state, connection, now)
+            streams = state.connections[connection]
+            nearest = state.streams[streams.first].key
+            left = state.slots[connection].left
+            state.shares[connection].served = nearest - left / streams.count
+        state.shares[connection].joined = True
+        state.shares[connection].inverse_sizes += 1.0 / size
+        key = state.shares[connection].served + size
     else:
         key = 0.0
     sequence = state.counts[0].sequence
@@ -638,55 +943,108 @@ def _put_stream(state, place, stream):
 
 @_inner
 def _next_stream(layout, graph, state, connection, now, options, rng):
-    """Let the next stream of a connection send what the window allows.
+    """Let the next stream of a connection send what the window allows, or all that share.
 
-    The cost per tensor is spread over the bytes of the stream's first turn.
+    The cost per tensor is spread over the bytes of the stream's first turn, or over all of them
+    if streams share.
     """
-    op = _pop_stream(state, connection)
-    worker = connection // (2 * layout.servers)
-    direction = (connection // layout.servers) % 2
-    left = state.stream_left[worker, op]
-    turn = min(left, options.window)
-    tensors = 1.0 if left == graph.work[state.workers[worker].row, op] else 0.0
-    state.stream_left[worker, op] = left - turn
+    worker = layout.connection_worker[connection]
+    how = options.jobs[layout.job[worker]]
+    if how.order == SHARED:
+        streams = state.connections[connection]
+        share = state.shares[connection]
+        share.joined = False
+        nearest = state.streams[streams.first]
+        op = nearest.op
+        turn = max(nearest.key - share.served, 0.0) * streams.count
+        tensors_per_byte = share.inverse_sizes / streams.count
+    else:
+        op = _pop_stream(state, connection)
+        left = state.stream_left[worker, op]
+        turn = min(left, how.window)
+        first = left == graph.work[state.workers[worker].row, op]
+        tensors_per_byte = 1.0 / turn if first else 0.0
+        state.stream_left[worker, op] = left - turn
     takes_over = connection == state.counts[0].vacant
+    goes_on = state.slots[connection].active  # with one more stream that shares
     state.usage[connection, 0] = 1.0
     state.usage[connection, 1] = 1.0
     for end in range(2):
-        use = layout.byte_cost[direction, end] + layout.tensor_cost[direction, end] * tensors / turn
-        if takes_over:
+        use = layout.byte_cost[connection, end]
+        use += layout.tensor_cost[connection, end] * tensors_per_byte
+        if takes_over or goes_on:
             _change_use(layout, state, connection, 2 + end, use)
         state.usage[connection, 2 + end] = use
+    if goes_on:
+        state.slots[connection].op = op
+        state.slots[connection].left = turn
+        _keep_rate(state, connection, now)
+        return
     if not takes_over:
-        _draw_weight(layout, state, connection, direction, options, rng)
-        _limit_connection(layout, state, connection, direction, options)
+        _draw_weight(layout, state, connection, options, rng)
+        _limit_connection(layout, state, connection, options)
     _activate(layout, state, connection, worker, op, turn, now)
 
 
 @_inner
-def _draw_weight(layout, state, connection, direction, options, rng):
+def _leave_shared(graph, state, connection, worker):
+    """Take the stream that has ended from those that share a connection."""
+    share = state.shares[connection]
+    streams = state.connections[connection]
+    share.served = state.streams[streams.first].key
+    op = _pop_stream(state, connection)
+    share.inverse_sizes -= 1.0 / graph.work[state.workers[worker].row, op]
+    if streams.count == 0:
+        share.served = 0.0
+        share.inverse_sizes = 0.0
+
+
+@_inner
+def _draw_weight(layout, state, connection, options, rng):
     """Weigh a connection that starts to send against those that share its server's link.
 
     Shares scatter, and on a server's sending link, where connections queue within the sender,
     those that were there first keep more than an even share. The weight holds on both links, as
-    max-min fairness needs it to.
+    max-min fairness needs it to; only the priority of the job is the sender's alone.
     """
-    if options.newcomer_share == 1.0 and options.share_spread == 0.0:
+    job = layout.job[layout.connection_worker[connection]]
+    how = options.jobs[job]
+    if how.newcomer_share == 1.0 and how.share_spread == 0.0:
         return
     weight = 1.0
-    if direction == 0 and options.newcomer_share < 1.0:
+    link = layout.slot_resources[connection, 0]
+    if layout.direction[connection] == 0 and how.newcomer_share < 1.0 and link >= 0:
         best = 0.0
-        link = layout.slot_resources[connection, 0]
         first = layout.member_offsets[link]
         for slot in state.members[first : first + state.resources[link].users]:
             if slot != connection:
-                best = max(best, state.weight[slot, 0])
+                best = max(best, state.weight[slot, 1])
         if best > 0.0:
-            weight = options.newcomer_share * best
+            weight = how.newcomer_share * best
     # On a link that is never idle, weights would otherwise sink without end.
-    weight = max(weight, LEAST_WEIGHT) * np.exp(options.share_spread * rng.normal(0.0, 1.0))
-    state.weight[connection, 0] = weight
+    weight = max(weight, LEAST_WEIGHT) * np.exp(how.share_spread * rng.normal(0.0, 1.0))
+    state.weight[connection, 0] = weight * state.jobs[job].weight
     state.weight[connection, 1] = weight
+
+
+@_inner
+def _rotate(layout, state, options, now):
+    """Give each job its priority on the senders' links, from now until the next rotation."""
+    jobs = len(state.jobs)
+    turns = int(np.rint(now / options.rotation)) if now > 0.0 else 0
+    for job in range(jobs):
+        state.jobs[job].weight = LOWER_PRIORITY ** ((job - turns) % jobs)
+    for connection in range(layout.thread_offsets[0]):
+        job = layout.job[layout.connection_worker[connection]]
+        state.weight[connection, 0] = state.weight[connection, 1] * state.jobs[job].weight
+        if state.slots[connection].active:
+            for resource in layout.slot_resources[connection]:
+                _queue_resource(state, resource)
+            _touch(state, connection)
+    if options.rotation < np.inf:
+        timer = layout.slots - 1
+        state.slots[timer].finish = (turns + 1) * options.rotation
+        _schedule(state, timer)
 
 
 @_inner
@@ -696,10 +1054,9 @@ def _throttle(layout, state, options, rng):
     A worker whose computation uses its CPU up reads and writes in what time is left: it reaches
     a part of its link's rate only, and leaves its place in the server's queue to the others.
     """
-    last_worker = 3 * layout.workers
     for position in range(state.counts[0].changed):
         resource = state.changed[position]
-        if resource >= last_worker or resource % 3 != CPU:
+        if resource % 3 != CPU or not layout.has_worker[resource // 3]:
             continue
         users = state.resources[resource]
         short = users.level < np.inf
@@ -708,24 +1065,29 @@ def _throttle(layout, state, options, rng):
         users.short = short
         first = layout.member_offsets[resource]
         for slot in state.members[first : first + users.users]:
-            if slot < layout.thread_offsets[0]:
-                direction = (slot // layout.servers) % 2
-                _limit_connection(layout, state, slot, direction, options)
+            if slot < layout.thread_offsets[0] and _cpu(layout, slot) == resource:
+                _limit_connection(layout, state, slot, options)
                 if short:
-                    _draw_weight(layout, state, slot, direction, options, rng)
+                    _draw_weight(layout, state, slot, options, rng)
                 for used in layout.slot_resources[slot]:
                     _queue_resource(state, used)
                 _touch(state, slot)
 
 
 @_inner
-def _limit_connection(layout, state, connection, direction, options):
+def _limit_connection(layout, state, connection, options):
     """Limit a connection to a part of its worker's link while the worker's CPU is short."""
-    worker = connection // (2 * layout.servers)
-    state.limit[connection] = np.inf
-    if state.resources[3 * worker + CPU].short:
-        link = 3 * worker + (RECEIVE if direction == 0 else SEND)
-        state.limit[connection] = options.throttled_rate * layout.capacity[link]
+    link = layout.slot_resources[connection, 1 - layout.direction[connection]]
+    state.limit[connection] = layout.limit[connection]
+    if link >= 0 and state.resources[_cpu(layout, connection)].short:
+        rate = options.jobs[layout.job[layout.connection_worker[connection]]].throttled_rate
+        state.limit[connection] = rate * layout.capacity[link]
+
+
+@_inner
+def _cpu(layout, connection):
+    """The CPU of a connection's worker."""
+    return 3 * layout.host[layout.connection_worker[connection]] + CPU
 
 
 # --- activities -----------------------------------------------------------------------------
@@ -741,12 +1103,20 @@ def _activate(layout, state, slot, worker, op, work, now):
     activity.left = work
     activity.since = now
     if slot == state.counts[0].vacant:
-        activity.finish = now + work / activity.rate
-        _schedule(state, slot)
+        _keep_rate(state, slot, now)
     else:
         activity.rate = 0.0
         _join(layout, state, slot)
         _touch(state, slot)
+
+
+@_inner
+def _keep_rate(state, slot, now):
+    """Time the end of what a slot does at the rate that it had before, if it has one yet."""
+    activity = state.slots[slot]
+    if activity.rate > 0.0:
+        activity.finish = now + activity.left / activity.rate
+        _schedule(state, slot)
 
 
 @_inner
@@ -771,11 +1141,25 @@ def _change_use(layout, state, slot, column, use):
 
 @_inner
 def _leave_vacant(layout, state, now):
-    """Take a slot that found nothing new to do off the event list and off its resources."""
+    """Let a slot go that found nothing new to do."""
     slot = state.counts[0].vacant
     state.counts[0].vacant = -1
+    if not state.slots[slot].active:
+        _leave(layout, state, slot)
+
+
+@_inner
+def _stop(layout, state, slot, now):
+    """End what a slot does before it is done."""
     if state.slots[slot].active:
-        return
+        _account(layout, state, slot, now)
+        state.slots[slot].active = False
+        _leave(layout, state, slot)
+
+
+@_inner
+def _leave(layout, state, slot):
+    """Take a slot off the event list and off its resources."""
     _unschedule(state, slot)
     if slot >= layout.timer:
         return
@@ -855,7 +1239,7 @@ def _update_rates(layout, state, now, options, rng):
     if counts.pending > 0:
         if not _settle(layout, state):
             return False
-        if options.newcomer_share < 1.0 or options.throttled_rate < 1.0:
+        if options.throttles:
             _throttle(layout, state, options, rng)
             if not _settle(layout, state):
                 return False

@@ -30,6 +30,10 @@ class SimulationResult:
         Examples per step.
     start, end : ndarray of float64, shape (workers, steps)
         Seconds at which each step began and ended; NaN for steps not reached.
+    dropped : ndarray of bool, shape (workers, steps)
+        Steps whose gradients came too late for their synchronous update, and had no effect.
+    updates : ndarray of float64, shape (updates,), or None
+        Seconds at which synchronous updates were made; None if the job is asynchronous.
     warm_up : int
         Steps per worker before the measurement window.
     capacity : ndarray of float64, shape (nodes, 3)
@@ -61,6 +65,8 @@ class SimulationResult:
     batch_size: int
     start: NDArray[np.float64]
     end: NDArray[np.float64]
+    dropped: NDArray[np.bool_]
+    updates: NDArray[np.float64] | None
     warm_up: int
     capacity: NDArray[np.float64]
     used: NDArray[np.float64]
@@ -77,13 +83,45 @@ class SimulationResult:
 
     @property
     def window(self) -> tuple[float, float]:
-        """First and last second of the measurement window (`measurement_window`)."""
-        return measurement_window(self.start, self.end, self.warm_up)
+        """First and last second of the measurement window.
+
+        As of a measured run (`measurement_window`). For synchronous SGD, from the first update
+        after every worker's warm-up, or else the beginning, to the last update.
+
+        Raises
+        ------
+        InputError
+            If no time is left between the two.
+        """
+        if self.updates is None:
+            return measurement_window(self.start, self.end, self.warm_up)
+        updates = self.updates
+        if self.warm_up > 0:
+            updates = updates[updates >= self.end[:, self.warm_up - 1].max()]
+        else:
+            updates = np.concatenate([[self.start[:, 0].max()], updates])
+        if len(updates) < 2:
+            expected = "fewer, so that there is an update after all workers have ended them"
+            raise InputError("simulate", self.warm_up, expected, field="warm_up")
+        return float(updates[0]), float(updates[-1])
+
+    @property
+    def _counted(self) -> NDArray[np.bool_]:
+        """Whether a step ended within the window and was not dropped, shape (workers, steps)."""
+        first, last = self.window
+        return (self.end > first) & (self.end <= last) & ~self.dropped
 
     @property
     def steps_per_s(self) -> float:
-        """Throughput of all workers together, as `asgd_model.measurements.run_throughput`."""
-        return run_throughput(self.start, self.end, self.warm_up)[0]
+        """Throughput of all workers together.
+
+        As `asgd_model.measurements.run_throughput`; of synchronous SGD, the steps that the updates
+        in the window used, over its length.
+        """
+        if self.updates is None:
+            return run_throughput(self.start, self.end, self.warm_up)[0]
+        first, last = self.window
+        return float(self._counted.sum() / (last - first))
 
     @property
     def busy(self) -> NDArray[np.float64]:
@@ -101,10 +139,12 @@ class SimulationResult:
 
     @property
     def step_times(self) -> NDArray[np.float64]:
-        """Seconds of every step that ended within the window, in no particular order."""
-        first, last = self.window
-        chosen = (self.end > first) & (self.end <= last)
-        return self.end[chosen] - self.start[chosen]
+        """Seconds of every step that ended within the window, in no particular order.
+
+        Without dropped steps, and without the time that a worker waits for the others before its
+        next synchronous step.
+        """
+        return (self.end - self.start)[self._counted]
 
     def steady_state(self, batches: int = 20) -> SteadyState:
         """When the run became steady, and its throughput from then on.
@@ -127,15 +167,16 @@ class SimulationResult:
         Counted at the granularity of steps: how many steps of other workers ended after a step
         began, when its worker asked for the parameters, and no later than it ended itself. A
         worker's steps follow each other without a gap, so that each update is missed by exactly
-        one gradient of every other worker.
+        one gradient of every other worker. Synchronous updates miss none.
 
         Returns
         -------
         ndarray of int64, shape (steps,)
-            One value for every step that ended within the window, in the order of `step_times`.
+            One value for every step of `step_times`, in their order.
         """
-        first, last = self.window
-        chosen = (self.end > first) & (self.end <= last)
+        chosen = self._counted
+        if self.updates is not None:
+            return np.zeros(chosen.sum(), dtype=np.int64)
         ends = np.sort(self.end[~np.isnan(self.end)])
         until_end = np.searchsorted(ends, self.end[chosen], side="right")
         until_start = np.searchsorted(ends, self.start[chosen], side="right")

@@ -6,17 +6,16 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError, PrecisionWarning
 from asgd_model.profile import Profile
-from asgd_model.simulator.engine import FIFO, GIVEN, RANDOM, Options, lay_out, run
+from asgd_model.simulator.engine import lay_out
+from asgd_model.simulator.jobs import Job, run_jobs
 from asgd_model.simulator.memory import require_memory
 from asgd_model.simulator.results import SimulationResult
 from asgd_model.simulator.step_graph import compile_step_graph
-
-_ORDERS: dict[object, int] = {"fifo": FIFO, "random": RANDOM}
 
 
 def simulate(
@@ -31,7 +30,7 @@ def simulate(
     bins: ArrayLike = (),
     seed: int | np.random.SeedSequence = 0,
 ) -> SimulationResult:
-    """Simulate asynchronous SGD on a cluster.
+    """Simulate a training job on a cluster.
 
     Each step of each worker repeats a profiled step drawn at random.
 
@@ -53,7 +52,7 @@ def simulate(
         Steps whose operations' times are kept in the result.
     stop_at_first : bool
         End with the first worker that has ended all its steps, as a measured run's window
-        does; otherwise with the last.
+        does (if synchronous, with the update that its last step is for); otherwise with the last.
     bins : array_like, shape (edges,), optional
         Seconds, ascending, between which `SimulationResult.utilisation_over_time` tells the
         utilisation.
@@ -162,7 +161,7 @@ class Simulation:
         require_memory(cluster, profile.ops)
         self._profile = profile
         self._cluster = cluster
-        self._layout = lay_out(cluster)
+        self._layout = lay_out([cluster])
         self._graph = compile_step_graph(profile, cluster)
 
     def run(
@@ -177,80 +176,13 @@ class Simulation:
         seed: int | np.random.SeedSequence = 0,
     ) -> SimulationResult:
         """Simulate one run; see `simulate`."""
-        profile, cluster, layout = self._profile, self._cluster, self._layout
-        workers = len(cluster.workers)
-        _check_steps(steps, warm_up, record, workers)
-        require_memory(cluster, profile.ops, steps)
-        rows = np.full((workers, steps), -1, dtype=np.int64)
-        for row, place in enumerate(record):
-            rows[place] = row
-        rng = np.random.default_rng(seed)
-        draws = rng.integers(profile.steps, size=(workers, steps))
-        offsets = rng.uniform(0.0, float(profile.step_times.mean()), size=workers)
-        window = cluster.stream_window
-        edges = _checked_bins(bins)
-        outcome = run(
-            layout,
+        (result,) = run_jobs(
+            self._layout,
             self._graph,
-            offsets if starts is None else _checked_starts(starts, workers),
-            draws,
-            Options(
-                order=_ORDERS.get(cluster.stream_order, GIVEN),
-                window=np.inf if window is None else float(window),
-                warm_up=int(warm_up),
-                stop_at_first=stop_at_first,
-                newcomer_share=cluster.calibration.newcomer_share,
-                share_spread=cluster.calibration.share_spread,
-                throttled_rate=cluster.calibration.throttled_rate,
-            ),
-            rows,
-            edges,
-            rng,
+            [Job(self._profile, self._cluster, steps, starts, record)],
+            warm_up=warm_up,
+            stop_at_first=stop_at_first,
+            bins=bins,
+            seed=seed,
         )
-        capacity = layout.capacity.reshape(-1, 3)
-        return SimulationResult(
-            batch_size=profile.metadata.batch_size,
-            start=outcome.start,
-            end=outcome.end,
-            warm_up=int(warm_up),
-            capacity=capacity,
-            used=outcome.used.reshape(capacity.shape),
-            used_in_window=np.diff(outcome.used_by_window, axis=0).reshape(capacity.shape),
-            bins=edges,
-            used_by_bin=outcome.used_by_bin.reshape(-1, *capacity.shape),
-            num_workers=workers,
-            events=outcome.events,
-            drawn=draws,
-            placement=self._graph.servers.astype(np.int32),
-            recorded=tuple((int(worker), int(step)) for worker, step in record),
-            op_start=outcome.op_start,
-            op_end=outcome.op_end,
-        )
-
-
-def _check_steps(steps: int, warm_up: int, record: Sequence[tuple[int, int]], workers: int) -> None:
-    if not (isinstance(steps, int | np.integer) and steps >= 1):
-        raise InputError("simulate", steps, "an integer of at least 1", field="steps")
-    if not (isinstance(warm_up, int | np.integer) and 0 <= warm_up < steps):
-        raise InputError("simulate", warm_up, f"0 to {steps - 1}", field="warm_up")
-    for worker, step in record:
-        if not (0 <= worker < workers and 0 <= step < steps):
-            expected = f"worker below {workers} and step below {steps}"
-            raise InputError("simulate", (worker, step), expected, field="record")
-
-
-def _checked_starts(starts: ArrayLike, workers: int) -> NDArray[np.float64]:
-    times = np.asarray(starts, dtype=np.float64)
-    if times.shape != (workers,) or not np.isfinite(times).all() or (times < 0).any():
-        expected = f"{workers} finite times of at least 0 s"
-        raise InputError("simulate", times.tolist(), expected, field="starts")
-    return times
-
-
-def _checked_bins(bins: ArrayLike) -> NDArray[np.float64]:
-    edges = np.asarray(bins, dtype=np.float64)
-    rising = edges.ndim == 1 and (edges[:1] >= 0).all() and (np.diff(edges) > 0).all()
-    if not (rising and np.isfinite(edges).all()):
-        expected = "finite times of at least 0 s, each after the one before"
-        raise InputError("simulate", edges.tolist(), expected, field="bins")
-    return edges
+        return result

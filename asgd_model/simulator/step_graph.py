@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from asgd_model import ordering
 from asgd_model.cluster import Cluster, placement
@@ -24,16 +26,23 @@ still count as taking no time: half of a step's operations are that small."""
 class StepGraph(NamedTuple):
     """Operations of one step and, per profiled step, what each one demands.
 
+    The steps of several jobs stand side by side (`join`): each job has operations, downloads and
+    profiled steps of its own.
+
     Attributes
     ----------
+    op_offsets, download_offsets, step_offsets : ndarray of int64, shape (jobs + 1,)
+        Where the operations, the downloads and the profiled steps of each job begin.
     resources, servers : ndarray, shape (ops,)
-        As in `Profile`, with the servers of the cluster's placement.
+        As in `Profile`, with the servers of the cluster's placement, counted within the job.
     successor_offsets, successors : ndarray
         Operations that wait for operation i: ``successors[offsets[i]:offsets[i + 1]]``.
     waiting : ndarray of int32, shape (ops,)
         What each operation waits for: its dependencies and, for downloads, the request.
     downloads : ndarray of int32
         The operations that transfer parameters to the worker.
+    updates : ndarray of bool, shape (ops,)
+        Whether the operation is one of a server that follows a gradient.
     work : ndarray of float64, shape (steps, ops)
         Seconds of one core for a computation, bytes on the connection for a transfer.
     priority : ndarray of float64, shape (steps, ops)
@@ -43,12 +52,16 @@ class StepGraph(NamedTuple):
         Seconds from the beginning of a step to the first request for parameters.
     """
 
+    op_offsets: NDArray[np.int64]
+    download_offsets: NDArray[np.int64]
+    step_offsets: NDArray[np.int64]
     resources: NDArray[np.int64]
     servers: NDArray[np.int64]
     successor_offsets: NDArray[np.int64]
     successors: NDArray[np.int64]
     waiting: NDArray[np.int64]
     downloads: NDArray[np.int64]
+    updates: NDArray[np.bool_]
     work: NDArray[np.float64]
     priority: NDArray[np.float64]
     request_delay: NDArray[np.float64]
@@ -102,16 +115,68 @@ def compile_step_graph(profile: Profile, cluster: Cluster) -> StepGraph:
     if len(downloads):
         delay = profile.start[:, downloads].min(axis=1)
     return StepGraph(
+        op_offsets=_offsets([profile.ops]),
+        download_offsets=_offsets([len(downloads)]),
+        step_offsets=_offsets([profile.steps]),
         resources=profile.resources.astype(np.int64),
         servers=servers.astype(np.int64),
         successor_offsets=offsets,
         successors=successors,
         waiting=waiting,
         downloads=downloads,
+        updates=_updates(profile),
         work=np.ascontiguousarray(work),
         priority=priority,
         request_delay=delay,
     )
+
+
+def join(graphs: Sequence[StepGraph]) -> StepGraph:
+    """Lay the step graphs of several jobs out side by side.
+
+    The profiled steps of a job have no work for the operations of the others.
+    """
+    if len(graphs) == 1:
+        return graphs[0]
+    ops = _offsets([len(graph.resources) for graph in graphs])
+    edges = _offsets([len(graph.successors) for graph in graphs])
+
+    def joined(name: str, shifts: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        parts = [getattr(graph, name) for graph in graphs]
+        if shifts is not None:
+            parts = [part + shift for part, shift in zip(parts, shifts[:-1], strict=True)]
+        return np.concatenate(parts)
+
+    ends = [graph.successor_offsets[1:] for graph in graphs]
+    return StepGraph(
+        op_offsets=ops,
+        download_offsets=_offsets([len(graph.downloads) for graph in graphs]),
+        step_offsets=_offsets([len(graph.request_delay) for graph in graphs]),
+        resources=joined("resources"),
+        servers=joined("servers"),
+        successor_offsets=np.concatenate([[0], *map(np.add, ends, edges)]),
+        successors=joined("successors", ops),
+        waiting=joined("waiting"),
+        downloads=joined("downloads", ops),
+        updates=joined("updates"),
+        work=block_diag(*(graph.work for graph in graphs)),
+        priority=block_diag(*(graph.priority for graph in graphs)),
+        request_delay=joined("request_delay"),
+    )
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Where parts of such lengths begin, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _updates(profile: Profile) -> NDArray[np.bool_]:
+    """Whether an operation is one of a server that follows a gradient, shape (ops,)."""
+    follows: NDArray[np.bool_] = profile.resources == UPLINK
+    for op in profile.topological_order:
+        follows[op] |= follows[profile.dependencies[op]].any()
+    updates: NDArray[np.bool_] = follows & (profile.resources == SERVER)
+    return updates
 
 
 def _ranks(profile: Profile, cluster: Cluster) -> NDArray[np.int64]:

@@ -63,7 +63,7 @@ def synthetic_profile(profile: Profile, result: SimulationResult) -> Profile:
     profile : Profile
         What was simulated.
     result : SimulationResult
-        Of a run with `record`; steps that had not ended are left out.
+        Of a run with `record`; steps that had not ended or were abandoned are left out.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def simulation_trace(profile: Profile, result: SimulationResult) -> dict[str, An
     profile : Profile
         What was simulated.
     result : SimulationResult
-        Of a run with `record`; steps that had not ended are left out.
+        Of a run with `record`; steps that had not ended or were abandoned are left out.
 
     Returns
     -------
@@ -148,11 +148,11 @@ def profile_trace(profile: Profile, step: int = 0) -> dict[str, Any]:
 
 
 def _ended(profile: Profile, result: SimulationResult) -> NDArray[np.int64]:
-    """Rows of `op_start` whose steps have ended."""
+    """Rows of `op_start` whose steps have ended, with all their operations."""
     if len(result.placement) != profile.ops:
         expected = f"a run of the profile's {profile.ops} operations"
         raise InputError("result", f"{len(result.placement)} operations", expected)
-    rows = [row for row, place in enumerate(result.recorded) if not np.isnan(result.end[place])]
+    rows = [row for row, ends in enumerate(result.op_end) if not np.isnan(ends).any()]
     if not rows:
         raise InputError("result", "none", "a step that ended", field="recorded")
     return np.array(rows)

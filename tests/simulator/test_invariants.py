@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from asgd_model.cluster import STREAM_ORDERS, Cluster, Node
+from asgd_model.cluster import STREAM_ORDERS, Cluster, Node, Slowdown
 from asgd_model.errors import InputError
 from asgd_model.profile import (
     DOWNLINK,
@@ -48,6 +48,7 @@ calibrations = st.builds(
     share_spread=st.sampled_from([0.0, 1.0]),
     throttled_rate=st.sampled_from([1.0, 0.3]),
 )
+slowdowns = st.builds(Slowdown, factor=st.sampled_from([1.0, 0.5, 3.0]))
 nodes = st.builds(
     node, cores=st.sampled_from([0.2, 1.0, 2.5]), down=rates, up=rates, threads=st.integers(1, 3)
 )
@@ -81,7 +82,8 @@ def systems(
     profile = draw(profiles())
     servers = profile.num_servers
     count = draw(st.integers(1, 4))
-    workers = [draw(nodes)] * count if equal else [draw(nodes) for _ in range(count)]
+    kinds = st.builds(replace, nodes, slowdown=slowdowns)
+    workers = [draw(kinds)] * count if equal else [draw(kinds) for _ in range(count)]
     return profile, Cluster(
         workers=tuple(workers),
         servers=tuple(draw(nodes) for _ in range(servers)),
@@ -103,7 +105,9 @@ def demands(profile: Profile, cluster: Cluster) -> NDArray[np.float64]:
         size = profile.sizes[op] + MESSAGE_BYTES
         for worker in range(workers):
             if kind == WORKER:
-                use[worker, worker, 0] += profile.work[0, op]
+                use[worker, worker, 0] += (
+                    profile.work[0, op] * cluster.workers[worker].slowdown.mean
+                )
             elif kind == SERVER:
                 use[worker, server, 0] += profile.work[0, op]
             else:
@@ -129,11 +133,13 @@ def times_alone(profile: Profile, cluster: Cluster, worker: int) -> NDArray[np.f
     """Seconds of each operation with the whole cluster to itself, shape (ops,)."""
     times = np.zeros(profile.ops)
     costs, this = cluster.calibration, cluster.workers[worker]
-    window = cluster.stream_window or np.inf
+    turns = cluster.stream_window if cluster.stream_order != "shared" else None
+    window = turns or np.inf
     for op, kind in enumerate(profile.resources):
         server = cluster.servers[profile.servers[op]]
         if kind in (WORKER, SERVER):
-            times[op] = profile.work[0, op] / min(1.0, (this if kind == WORKER else server).cores)
+            end = this if kind == WORKER else server
+            times[op] = profile.work[0, op] * end.slowdown.mean / min(1.0, end.cores)
             continue
         if kind == DOWNLINK:
             sender, receiver, cost = server, this, (costs.server_send, costs.worker_receive)
@@ -205,7 +211,7 @@ def test_no_resource_is_over_capacity(system, warm_up, stop_at_first):
 
 
 @moderate
-@given(systems(orders=("fifo", "random")))
+@given(systems(orders=("fifo", "random", "shared")))
 def test_dependencies_are_respected(system):
     """No operation starts before those it depends on have ended, or outruns its resources.
 
@@ -226,7 +232,7 @@ def test_dependencies_are_respected(system):
 
 
 @moderate
-@given(systems(orders=("fifo", "random")))
+@given(systems(orders=("fifo", "random", "shared")))
 def test_asymptotic_bounds(system):
     """Throughput is at most what the bottleneck and the longest path allow.
 
@@ -244,7 +250,7 @@ def test_asymptotic_bounds(system):
 
 
 @moderate
-@given(systems(orders=("fifo", "random")))
+@given(systems(orders=("fifo", "random", "shared")))
 def test_something_always_proceeds(system):
     """Work is never left waiting for nothing: a run ends no later than one operation at a time.
 
@@ -272,7 +278,7 @@ def test_same_seed_same_result(system, seed):
 
 
 @moderate
-@given(systems(orders=("fifo",), equal=True), st.integers(0, 2**32))
+@given(systems(orders=("fifo", "shared"), equal=True), st.integers(0, 2**32))
 def test_workers_are_interchangeable(system, seed):
     """Permuting the starts of equal workers permutes their steps and changes nothing else."""
     profile, cluster = system

@@ -11,7 +11,7 @@ import pytest
 
 from asgd_model.simulator import simulate
 
-from .jobs import MB, Job, cluster, first_step, per_tensor
+from .jobs import MB, Job, cluster, first_step, node, per_byte, per_tensor
 
 
 def downloads(*sizes: int) -> Job:
@@ -46,6 +46,67 @@ def test_a_stream_that_comes_later_waits_for_one_turn():
     whole = first_step(job.profile(), cluster())
     assert cut[0, [0, 3]] == pytest.approx([5.0, 2.0])
     assert whole[0, [0, 3]] == pytest.approx([4.0, 5.0])
+
+
+def test_streams_that_share():
+    """All at once: each gets a third of the connection, then half of it, then all.
+
+    The smallest ends after 3 * 1 MB, the next one after 2 * 1 MB more.
+    """
+    job = downloads(3 * MB, MB, 2 * MB)
+    for window in (None, 1000):  # without effect
+        ends = first_step(job.profile(), cluster(order="shared", window=window))
+        assert ends == pytest.approx(np.array([[6.0, 3.0, 5.0]]))
+
+
+def test_a_stream_joins_those_that_share():
+    """One that comes later has its share at once.
+
+    4 MB from the beginning, 1 MB from 1 s on; from then to 3 s both get half of the connection.
+    """
+    job = downloads(4 * MB)
+    job.download(MB, job.compute(1.0))
+    ends = first_step(job.profile(), cluster(order="shared"))
+    assert ends == pytest.approx(np.array([[5.0, 1.0, 3.0]]))
+
+
+def test_uploads_share_too():
+    """Sharing is a matter of the connection, in both directions."""
+    job = Job()
+    for size in (2 * MB, MB):
+        job.upload(size)
+    assert first_step(job.profile(), cluster(order="shared")) == pytest.approx(
+        np.array([[3.0, 2.0]])
+    )
+
+
+def test_sharing_is_the_limit_of_small_windows():
+    """Taking turns byte by byte is sharing, whatever comes when, and whatever it costs."""
+    job = downloads(700_000, 1_100_000, 300_000)
+    late = job.compute(0.6)
+    job.download(500_000, late)
+    job.download(90_000, job.compute(0.7, late))
+    job.upload(400_000, late)
+    job.upload(100_000, late)
+    for server in (node(), node(cores=0.5)):
+        turns, share = (
+            first_step(
+                job.profile(), cluster([node()], [server], worker_send=per_byte(3e-7), **how)
+            )
+            for how in ({"window": 500}, {"order": "shared"})
+        )
+        assert share == pytest.approx(turns, rel=2e-3)
+
+
+def test_the_cost_per_tensor_of_streams_that_share():
+    """Each pays its cost in full, spread over its bytes.
+
+    1 and 3 MB at once, 0.9 s of half a core per tensor: 2 MB take 2 * (0.9 / 1 + 0.9 / 3) / 2 / 0.5
+    = 2.4 s, the other 2 MB 0.9 / 3 * 2 / 0.5 = 1.2 s, less than the link takes.
+    """
+    half = cluster([node(cores=0.5)], worker_receive=per_tensor(0.9), order="shared")
+    ends = first_step(downloads(MB, 3 * MB).profile(), half)
+    assert ends == pytest.approx(np.array([[2.4, 4.4]]))
 
 
 def test_connections_have_queues_of_their_own():
