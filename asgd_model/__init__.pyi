@@ -7,8 +7,10 @@ from . import phases as phases
 from . import plotting as plotting
 from . import provisioning as provisioning
 from . import queueing as queueing
+from . import transport as transport
 from .advice import advise as advise
 from .advice import limits as limits
+from .capture import load_frames as load_frames
 from .chrome_timeline import read_chrome_timeline as read_chrome_timeline
 from .cluster import Cluster as Cluster
 from .cluster import Node as Node

@@ -19,9 +19,10 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
+from asgd_model import transport
 from asgd_model.files import write_bytes
 from asgd_model.profile import RESOURCES, Profile
 
@@ -1128,6 +1129,177 @@ def random_starts(simulated: pd.DataFrame, measured: pd.DataFrame) -> NDArray[np
         sns.despine(ax=ax)
     axes[-1].legend(frameon=False, fontsize="small")
     return np.asarray(axes)
+
+
+def streams(tables: Mapping[str, pd.DataFrame], step: int = 0) -> NDArray[np.object_]:
+    """Draw one step's transfers in both directions: when each was asked for and had its turns.
+
+    A row of the upper panels is a transfer, pale while it waits, dark while it has its turn.
+    Where tensors have names, all panels have them in the same order, that of the first table.
+    The lowest panels show how the bytes of all transfers add up.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        Tables of frames by what they are called, the first one in black below.
+    step : int
+        Number of the step in each of them.
+
+    Returns
+    -------
+    ndarray of Axes, shape (tables + 1, 2)
+    """
+    count = len(tables) + 1
+    axes: NDArray[np.object_] = plt.subplots(
+        count,
+        2,
+        figsize=(9.0, 2.3 * count),
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+    )[1]
+    colours = {"down": _RESOURCE_COLOURS["downlink"], "up": _RESOURCE_COLOURS["uplink"]}
+    rows: dict[str, dict[str, int]] = {direction: {} for direction in transport.DIRECTIONS}
+    for index, (title, frames) in enumerate(tables.items()):
+        own = frames[frames["step"] == step]
+        begin = own["time"].min()
+        moved, turns = transport.transfers(own), transport.turns(own)
+        carried = transport.bytes_over_time(own)
+        for ax, below, direction in zip(axes[index], axes[-1], transport.DIRECTIONS, strict=True):
+            some = moved[moved["direction"] == direction].sort_values("begun", kind="stable")
+            key = some["tensor"].where(some["tensor"].notna(), some["stream"].astype(str))
+            place = rows[direction]
+            for name in key:
+                place.setdefault(name, len(place))
+            row = dict(zip(zip(some["connection"], some["stream"], strict=True), key, strict=True))
+            waits = some["ended"] - some["requested"]
+            ax.barh(
+                key.map(place),
+                waits,
+                left=some["requested"] - begin,
+                height=1.0,
+                color="0.88",
+                linewidth=0,
+            )
+            part = turns[turns["direction"] == direction]
+            ax.barh(
+                [place[row[name]] for name in zip(part["connection"], part["stream"], strict=True)],
+                part["ended"] - part["begun"],
+                left=part["begun"] - begin,
+                height=1.0,
+                color=colours[direction],
+                edgecolor=colours[direction],
+                linewidth=0.6,  # or the shortest would not be seen
+            )
+            ax.set_title(f"{title}, {direction}", loc="left", fontsize="medium")
+            ax.set_yticks([])
+            line = carried[carried["direction"] == direction]
+            below.plot(
+                line["time"],
+                line["moved"] / 1e6,
+                _STYLES[index % len(_STYLES)],
+                color=_MEASURED if index == 0 else _COLOURS[index - 1],
+                label=title,
+            )
+    for left, right in axes[:-1]:
+        for ax in (left, right):
+            ax.invert_yaxis()
+            ax.margins(y=0.01)
+    for ax in axes[:-1, 0]:
+        ax.set_ylabel("a row per tensor")
+    for ax in axes[-1]:
+        ax.set_xlabel("time since the step's first frame (s)")
+        ax.set_ylim(bottom=0.0)
+        ax.legend(frameon=False, fontsize="small")
+    axes[-1, 0].set_ylabel("received by then (MB)")
+    axes[-1, 1].set_ylabel("sent by then (MB)")
+    axes[-1, 0].set_xlim(left=0.0)
+    for ax in axes.flat:
+        sns.despine(ax=ax)
+    return axes
+
+
+def write_sizes(frames: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw how the size of a write grows with time, and the steps of gRPC's rule.
+
+    Parameters
+    ----------
+    frames : DataFrame
+        A table of frames.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+        Dotted lines are 128 KiB times the powers of 1.5.
+    """
+    ax = ax or plt.subplots(figsize=(6.4, 3.2), layout="constrained")[1]
+    sizes = transport.write_sizes(frames)
+    rungs = 2**17 * 1.5 ** np.arange(13)
+    top = 1.5 * max(sizes["bytes"].max(), 2**22)
+    for rung in rungs[rungs < top]:
+        ax.axhline(rung / 2**20, color="0.7", linestyle=":", linewidth=0.8, zorder=0)
+    labels = {"down": "server's writes", "up": "worker's writes"}
+    for index, direction in enumerate(transport.DIRECTIONS):
+        own = sizes[sizes["direction"] == direction]
+        ax.plot(
+            own["time"],
+            own["bytes"] / 2**20,
+            "os"[index],
+            color=_COLOURS[2 * index],
+            markerfacecolor="none",
+            markersize=4,
+            label=labels[direction],
+        )
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ax.set_xlabel("time (s)")
+    ax.set_ylabel("full DATA frame (MiB)")
+    ax.legend(frameon=False, fontsize="small", loc="lower right")
+    sns.despine(ax=ax)
+    return ax
+
+
+def stream_orders(frames: pd.DataFrame) -> NDArray[np.object_]:
+    """Draw the order in which tensors begin against that of the requests and of another step.
+
+    Parameters
+    ----------
+    frames : DataFrame
+        A table of frames; its first step is what later ones are drawn against.
+
+    Returns
+    -------
+    ndarray of Axes, shape (2,)
+        Points are tensors: by direction, and paler for later steps.
+    """
+    axes: NDArray[np.object_] = plt.subplots(1, 2, figsize=(8.0, 3.9), layout="constrained")[1]
+    paired = transport.paired_orders(frames)
+    colours = {"down": _RESOURCE_COLOURS["downlink"], "up": _RESOURCE_COLOURS["uplink"]}
+    labels = {"down": "parameters", "up": "gradients"}
+    for ax, order in zip(axes, ("requested", "first_step"), strict=True):
+        for index, (direction, own) in enumerate(paired.dropna(subset=order).groupby("direction")):
+            ax.plot(
+                own[order] + 1,
+                own["begun"] + 1,
+                "os"[index],
+                color=colours[str(direction)],
+                alpha=0.45,
+                markersize=3.5,
+                markeredgewidth=0,
+                label=labels[str(direction)],
+            )
+        ax.set_aspect("equal")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+        sns.despine(ax=ax)
+    axes[0].set_xlabel("place in the order of requests of the step")
+    axes[1].set_xlabel("place on the wire in the first step")
+    axes[0].set_ylabel("place on the wire")
+    handles, names = axes[0].get_legend_handles_labels()
+    axes[0].figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False)
+    return axes
 
 
 def save(figure: Figure, table: pd.DataFrame, path: str | os.PathLike[str]) -> None:

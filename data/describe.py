@@ -20,7 +20,7 @@ KINDS = (
     ("campaigns/*.yaml", None, "What the testbed measured (asgd_model.testbed.campaign)."),
     ("raw/cpu-0.15-300mbit/measured.csv", "sample_runs", "A row per run as recorded."),
     ("raw/cpu-0.15-300mbit/steps.csv.gz", "sample_steps", "A row per step as recorded."),
-    ("raw/cpu-0.15-300mbit/streams.csv.gz", "sample_frames", "HTTP/2 DATA frames of a capture."),
+    ("raw/*/*.frames.csv.gz", "frames", "HTTP/2 frames of a packet capture (asgd_model.capture)."),
     ("raw/bulk-0.15-300mbit/two_flows.csv", "two_flows", "Transfers of two bulk flows."),
     ("raw/**/*.pb.gz", None, "RunMetadata of a traced step (TensorFlow)."),
 )

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import pandas as pd
 import pytest
 
+from asgd_model.capture import load_frames
 from asgd_model.measurements import (
     RUN,
     load_measurements,
@@ -20,6 +20,7 @@ from asgd_model.measurements import (
     steps_of_run,
 )
 from asgd_model.profile import DOWNLINK, UPLINK, Profile, load_profile
+from asgd_model.transport import transfers
 
 DATA = Path(__file__).parents[1] / "data"
 MEASUREMENTS = sorted((DATA / "measurements").glob("*.csv"))
@@ -183,9 +184,15 @@ def test_steps_are_those_of_the_runs(path: Path) -> None:
         assert found == pytest.approx(stored, abs=1e-5)
 
 
-def test_raw_streams_are_a_table() -> None:
-    """The frames of the packet capture, which no table is made from yet, can be read."""
-    for path in DATA.glob("raw/*/streams.csv.gz"):
-        frames = pd.read_csv(path)
-        assert len(frames) > 100
-        assert frames.notna().all(axis=None)
+@pytest.mark.parametrize(
+    "path", sorted(DATA.glob("raw/*/*.frames.csv.gz")), ids=lambda path: path.name
+)
+def test_captured_steps_are_whole(path: Path) -> None:
+    """Every captured step moves the same tensors, as many bytes of gradients as of parameters.
+
+    The last one of a capture may lack the last packets.
+    """
+    moved = transfers(load_frames(path)).groupby(["step", "direction"])["bytes"].sum().unstack()
+    assert len(moved) >= 2
+    assert moved.iloc[:-1].to_numpy() == pytest.approx(moved.iloc[0, 0], rel=1e-3)
+    assert moved.iloc[-1].to_numpy() == pytest.approx(moved.iloc[0, 0], rel=6e-3)

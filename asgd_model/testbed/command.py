@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import click
 
+from asgd_model.errors import InputError
 from asgd_model.testbed.errors import TestbedError
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ _PLATFORM = click.option(
 @click.option("--starts", metavar="SECONDS", help="Of the workers, such as 0,1.5; else random.")
 @click.option("--profile", "profiled", is_flag=True, help="Trace so many steps of one worker.")
 @click.option("--trace", "traced", is_flag=True, help="Keep the traces, of a run or a profile.")
+@click.option("--capture", "captured", is_flag=True, help="Capture packets of the first worker.")
 @_guarded
 def run(
     platform: Platform,
@@ -96,25 +98,36 @@ def run(
     starts: str | None,
     profiled: bool,
     traced: bool,
+    captured: bool,
     **options: Any,
 ) -> None:
     """Measure one configuration, or profile it with one worker.
 
     The run's row and its steps are added to DIR/measurements, a profile goes to DIR/profiles and
-    traces to DIR/raw. A traced run is no measurement and adds no row.
+    traces to DIR/raw. A traced run is no measurement and adds no row. Nor is a capture: it writes
+    the HTTP/2 frames of the first worker's steps after its warm-up to DIR/raw.
     """
+    from asgd_model.capture import save_frames
     from asgd_model.documents import validate
     from asgd_model.profile import save_profile
     from asgd_model.testbed.calibration import calibrated
     from asgd_model.testbed.profiling import measure_profile
     from asgd_model.testbed.results import Results
-    from asgd_model.testbed.run import Configuration, RunningJob, measure
+    from asgd_model.testbed.run import Configuration, RunningJob, capture, measure
 
+    if captured and profiled:
+        raise InputError("options", "--capture and --profile", "at most one of them")
     if starts is not None:
         options["starts"] = starts.split(",")
     configuration = validate(Configuration, options, "options")
     results = Results(folder, platform.name)
     traces = results.traces(configuration) if traced else None
+    if captured:
+        frames = capture(platform, configuration, results.logs, click.echo, traces)
+        path = results.frames(configuration)
+        save_frames(frames, path)
+        click.echo(f"{path}: {len(frames)} frames, {frames['step'].max() + 1} steps")
+        return
     if profiled:
         calibration = calibrated(platform, results, click.echo)
         with RunningJob(platform, configuration, results.logs, click.echo) as job:

@@ -2,8 +2,8 @@
 
 It has the layout of the project's ``data``: ``measurements/<platform>.csv`` with a row per run
 and ``measurements/<platform>.steps.csv.gz`` with a row per step, ``profiles/<platform>/``,
-``calibrations/<platform>.json``, and ``raw/`` for traces that are kept. Every file is replaced
-as a whole. A run is there once its row is, which is written last.
+``calibrations/<platform>.json``, and ``raw/`` for traces that are kept and for frames of packet
+captures. Every file is replaced as a whole. A run is there once its row is, which is written last.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ class Results:
         """Where traces of a configuration belong that are kept."""
         name = f"{_job(configuration)}_w{configuration.workers}"
         return self.folder / "raw" / self.platform / name
+
+    def frames(self, configuration: Configuration) -> Path:
+        """Where the frames of a configuration's packet capture belong."""
+        traces = self.traces(configuration)
+        return traces.with_name(f"{traces.name}.frames.csv.gz")
 
     def runs(self) -> pd.DataFrame | None:
         """All runs so far; None if there is none.

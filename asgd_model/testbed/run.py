@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,11 +25,13 @@ from pydantic import (
 )
 
 from asgd_model.baselines.networks import architecture
+from asgd_model.capture import reduce_capture
 from asgd_model.measurements import measurement_window, run_throughput
-from asgd_model.testbed.emulation import Emulation, Usage
+from asgd_model.testbed.emulation import PORT, Emulation, Usage
 from asgd_model.testbed.machine import SpeedProbe, check, foreign_seconds, this_machine
 from asgd_model.testbed.platform import Platform
 from asgd_model.testbed.protocol import Initialize, Policy, Run, Save, Training
+from asgd_model.testbed.sniffer import captured, require_tools
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,6 +174,11 @@ class RunningJob:
     ) -> None:
         self._stack.close()
 
+    @property
+    def first_address(self) -> str:
+        """IPv4 address of the first worker."""
+        return self._cluster.network.address(self._cluster.workers[0])
+
     def measure(self, configuration: Configuration, traces: Path | None = None) -> Measurement:
         """Run a configuration of the job and measure it.
 
@@ -222,6 +230,46 @@ class RunningJob:
         }
         return Measurement(row, log.steps())
 
+    def capture(self, configuration: Configuration, path: Path, traces: Path | None = None) -> None:
+        """Capture the packets of the first worker's steps after its warm-up.
+
+        The other workers, if any, run meanwhile. The capture begins and ends while the first
+        worker is idle. The job is of no use afterwards.
+
+        Parameters
+        ----------
+        configuration : Configuration
+            What runs; of this job, with at most its number of workers.
+        path : Path
+            The file to write, for `asgd_model.capture.reduce_capture`.
+        traces : Path, optional
+            Folder for RunMetadata of the captured steps, in a subfolder for the worker.
+
+        Raises
+        ------
+        TestbedError
+            If the run fails, or packets were lost.
+        """
+        cluster, known = self._cluster, configuration
+        first, *others = cluster.workers[: known.workers]
+        cluster.network.reshape([*cluster.servers, first, *others])
+        if traces is not None:
+            cluster.obey([first], Run(count=1, trace_every=1, graphs=True))
+        starts = self._starts(known)
+        cluster.enforce_quotas()
+        begin = time.monotonic() + _LEAD
+        for node, start in zip(others, starts[1:].tolist(), strict=True):
+            # More than enough: nobody waits for them to end.
+            cluster.tell(node, Run(count=2 * (known.warm_up + known.steps), at=begin + start))
+        self._report(f"{known.warm_up} steps to warm up")
+        cluster.obey([first], Run(count=known.warm_up, at=begin + float(starts[0])))
+        self._report(f"capturing {known.steps} steps of {first}")
+        with captured(cluster.network, first, PORT, path):
+            every = 0 if traces is None else 1
+            cluster.obey([first], Run(count=known.steps, trace_every=every))
+        if traces is not None:
+            cluster.obey([first], Save(folder=str(traces / first), skip=1))
+
     def _starts(self, configuration: Configuration) -> NDArray[np.float64]:
         """Seconds at which the workers begin."""
         if configuration.starts is not None:
@@ -247,6 +295,29 @@ def measure(
     """Start a job, measure one run of it as `RunningJob.measure` does, and end it."""
     with RunningJob(platform, configuration, logs, report) as job:
         return job.measure(configuration, traces)
+
+
+def capture(
+    platform: Platform,
+    configuration: Configuration,
+    logs: Path,
+    report: Report,
+    traces: Path | None = None,
+) -> pd.DataFrame:
+    """Start a job, capture steps of its first worker as `RunningJob.capture` does, and end it.
+
+    Returns
+    -------
+    DataFrame
+        The frames, see `asgd_model.capture`.
+    """
+    require_tools()
+    with tempfile.TemporaryDirectory() as folder:
+        packets = Path(folder) / "packets.pcap"
+        with RunningJob(platform, configuration, logs, report) as job:
+            job.capture(configuration, packets, traces)
+        report(f"reducing {packets.stat().st_size / 1e6:.0f} MB of packets")
+        return reduce_capture(packets, job.first_address, PORT)
 
 
 @dataclass(frozen=True)

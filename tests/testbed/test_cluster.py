@@ -6,6 +6,7 @@ All tests that need the machine for themselves are in this file, so that no two 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asgd_model.capture import load_frames
 from asgd_model.measurements import load_measurements, load_steps
 from asgd_model.profile import DOWNLINK, UPLINK, load_profile
 from asgd_model.testbed.bulk import Flow, measure_flows
@@ -25,6 +27,8 @@ from asgd_model.testbed.errors import TestbedError
 from asgd_model.testbed.machine import exclusive, remove_remains
 from asgd_model.testbed.network import PREFIX, namespaces, run
 from asgd_model.testbed.platform import Link
+from asgd_model.testbed.sniffer import captured
+from asgd_model.transport import transfers
 
 from .machine import FAST, cluster_machine, training_machine  # noqa: F401
 
@@ -72,6 +76,17 @@ def test_one_queue_for_all_is_unfair(tmp_path: Path) -> None:
         first, second = measure_flows(cluster, flows, 1.5, 3.0)
     assert first + second == pytest.approx(200e6 * PAYLOAD, rel=0.05)
     assert second < 0.85 * first
+
+
+@pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is missing")
+def test_all_packets_are_captured(tmp_path: Path) -> None:
+    """What passes a node's interface is in the capture, whole and once."""
+    path = tmp_path / "flow.pcap"
+    with Emulation(FAST, 1, 1, tmp_path) as cluster:
+        flows = [Flow("ps0", "worker0", 0.0, 0.5)]
+        with captured(cluster.network, "worker0", 5000, path):
+            (rate,) = measure_flows(cluster, flows, 0.1, 0.4)
+    assert path.stat().st_size == pytest.approx(0.5 * rate / 8, rel=0.15)
 
 
 def test_quotas_hold_and_are_counted(tmp_path: Path) -> None:
@@ -245,3 +260,21 @@ def test_a_job_is_profiled(tmp_path: Path) -> None:
         assert 1e-10 < cost.per_byte < 2e-8
         assert 1e-6 < cost.per_tensor < 1e-3
     assert np.all(profile.step_times > 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("training_machine")
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is missing")
+def test_a_job_is_captured(tmp_path: Path) -> None:
+    """Every step of the first worker moves each variable once each way, by the name of its edge."""
+    process = start_run(tmp_path, "--workers", "2", "--steps", "2", "--warm-up", "1", "--capture")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert remains() == []
+    assert not (tmp_path / "measurements").exists()
+    frames = load_frames(tmp_path / "raw" / "fast" / "googlenet_b1_w2.frames.csv.gz")
+    moved = transfers(frames)
+    assert moved["tensor"].str.startswith("edge_").all()
+    steps = moved.groupby(["step", "direction"])
+    assert steps["bytes"].sum().to_numpy() == pytest.approx([4 * 6_998_552] * 4, rel=2e-3)
+    assert not moved.duplicated(["step", "tensor"]).any()

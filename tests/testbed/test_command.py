@@ -78,6 +78,15 @@ def test_without_the_commands(command: Command, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("capable")
+def test_capture_without_tshark(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a capture takes is missed before anything is captured."""
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "tshark" else name)
+    status, errors = command(*JOB, "--capture")
+    assert status == 1
+    assert "the command tshark is missing (Debian package tshark)" in errors
+
+
+@pytest.mark.usefixtures("capable")
 def test_more_cores_than_the_machine_may_give(command: Command) -> None:
     """8 x 0.2 + 0.3 cores are more than 85 % of two."""
     status, errors = command(*JOB, "--workers", 8)
@@ -109,6 +118,7 @@ def test_more_memory_than_is_free(command: Command, monkeypatch: pytest.MonkeyPa
         ((*JOB, "--policy", "tic"), "policy"),
         ((*JOB, "--starts", "0,1"), "a start for each of 1 workers"),
         ((*JOB, "--starts", "soon"), "starts"),
+        ((*JOB, "--capture", "--profile"), "at most one of them"),
         (("campaign", "nothing.yaml"), "nothing.yaml"),
     ],
 )
