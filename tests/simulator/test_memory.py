@@ -30,7 +30,7 @@ def test_what_does_not_fit_is_refused(
 def test_memory_is_as_estimated(alexnet: Profile, workers: int, servers: int) -> None:
     """The estimate is not less than the engine's arrays, nor more than three times that."""
     cluster = Cluster.like(alexnet, workers, servers)
-    layout = lay_out(cluster)
+    layout = lay_out([cluster])
     state = _new_state(layout, compile_step_graph(alexnet, cluster))
     arrays = [array for array in (*layout, *state) if hasattr(array, "nbytes")]
     taken = sum(array.nbytes for array in arrays)
