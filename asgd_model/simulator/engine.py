@@ -1,8 +1,7 @@
 """The event engine: workers execute their step graphs on shared links and CPUs.
 
 Everything that takes time is an activity in a *slot*: a connection has one slot per direction
-(it sends one stream at a time, or all as one), a node one per thread, a worker one timer. Slots
-that run have a rate, hence a finish time, and stand in the event list, a binary heap. An event
+(it sends one stream at a time, or all as one), a node one per thread, a worker one timer. An event
 ends what its slot did, which may release operations, which start in free slots; then rates are
 brought up to date where a slot changed.
 
@@ -13,13 +12,32 @@ others are held back elsewhere and take less (Bertsekas and Gallager, Data Netwo
 6.5.2; with unequal use per resource, the bottleneck fairness of SimGrid's fluid models). The
 *level* of a resource is what each activity gets that it holds back; infinite if it holds back none.
 
+A server's link, and its CPU where communication costs it something, are *hubs*: every worker uses
+them. An event must not touch all users of a hub, so those that it holds back have no rate of
+their own. They are all served at the hub's level, times a factor that stays, and the hub's *served*
+amount, the integral of its level over time, says how far they are: a slot ends when it reaches the
+slot's *tag* (the virtual time of fair queueing: Parekh and Gallager, A generalized processor
+sharing approach to flow control, IEEE/ACM Transactions on Networking 1, 1993). A heap of the tags
+tells the hub's next end. The level follows from sums over the users: the weights of those held
+back, the load of those that run at a rate of their own, and what those take that another hub holds
+back, per unit of its level. Further heaps tell which slot is first to be held back no more, or
+anew, when a level changes. All of this takes logarithmic time per slot that changes its place.
+
+All other resources are *leaves*, with few users, which are looked at one by one. A leaf that is
+not short leaves each user some *room*, so that it is looked at again only when one needs more.
+
+A short leaf that slots use which a hub holds back (a worker that computes while it communicates)
+is looked at whenever the hub's level changes.
+
+The event list is a heap of the slots that run at a rate of their own and of the hubs.
+
 All compiled code is in this one module: Numba's cache looks for changes in one file only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -45,8 +63,34 @@ ROUNDING = 1e-12
 """Relative excess over a capacity that is put down to rounding."""
 
 
+DIGITS = 1e4
+"""How many times larger than a sum the numbers may be, in all, that were rounded for it."""
+
+FAR = 1e9
+"""How many times longer than the next activity virtual time may be to tell its end."""
+
 LEAST_WEIGHT = 1e-3
 """Weight below which further connections that join a busy link do not get less."""
+
+SERVER_LINK, SERVER_CPU, WORKER_LINK, WORKER_CPU = range(4)
+"""Columns of a slot's resources."""
+
+OWN, BY_LINK, BY_CPU, NOWHERE = range(4)
+"""What holds a slot back: its limit or a leaf; the hub in the first column, or in the second; or
+it does not run."""
+
+TIME, LINK_SIDE, CPU_SIDE, WEIGHT = range(4)
+"""Heaps in which a slot may stand at the same time."""
+
+EVENTS = 0
+"""The first heap: slots with a rate of their own and hubs (after all slots) by time."""
+
+TAGS, CEILINGS, FLOORS, TO_CPU, TO_LINK, WEIGHTS, KINDS = range(7)
+"""The heaps of a hub. Of the slots that it holds back: those by tag, and by the level up to which
+neither their limit nor a leaf holds them back. Of those with a rate of their own: by the level
+below which the hub holds them back, highest first. Of a link, those that it holds back, and those
+that the CPU of its node holds back, by the ratio of the CPU's level and its own at which they
+change places, highest and lowest first. Of a link, all that use it, by weight, highest first."""
 
 
 LOWER_PRIORITY = 1e-9
@@ -79,10 +123,14 @@ class Layout(NamedTuple):
     thread_offsets: NDArray[np.int64]  # (nodes + 1,): slots of the threads of each node
     timer: int  # slot of the first worker's timer
     capacity: NDArray[np.float64]  # (resources,): cores or bytes/s
-    slot_resources: NDArray[np.int64]  # (slots, 4), -1 where unused
+    slot_resources: NDArray[np.int32]  # (slots, 4), -1 where unused
+    hubs: NDArray[np.int32]  # (slots, 2): those of the first two columns that are hubs, or -1
+    leaves: NDArray[np.int32]  # (slots, 4): those that are leaves, or -1
+    is_hub: NDArray[np.bool_]  # (resources,)
     limit: NDArray[np.float64]  # (slots,): highest rate
-    member_offsets: NDArray[np.int64]  # (resources + 1,): room for the slots of each resource
-    byte_cost: NDArray[np.float64]  # (connections, 2): of sender, receiver, core seconds/byte
+    member_offsets: NDArray[np.int64]  # (resources + 1,): room for the slots of each leaf
+    heap_offsets: NDArray[np.int64]  # (heaps + 1,): room for the slots of each heap
+    byte_cost: NDArray[np.float64]  # (connections, 2): of server, worker, core seconds/byte
     tensor_cost: NDArray[np.float64]  # (connections, 2): core seconds per tensor
 
 
@@ -121,9 +169,7 @@ def lay_out(clusters: Sequence[Cluster]) -> Layout:
     place = np.arange(connections) - first_connection[connection_worker]
     direction, number = np.divmod(place, per_worker[connection_worker])
     server = first_server[connection_worker] + number
-    down = direction == 0
-    sender = host[np.where(down, server, connection_worker)]
-    receiver = host[np.where(down, connection_worker, server)]
+    here, there = 3 * host[server], 3 * host[connection_worker]
 
     costs = np.array([_communication_costs(cluster.calibration) for cluster in clusters])
     by_connection = costs[job[connection_worker], direction]
@@ -132,29 +178,37 @@ def lay_out(clusters: Sequence[Cluster]) -> Layout:
     thread_offsets = (connections + np.concatenate([[0], np.cumsum(threads)])).astype(np.int64)
     timer = int(thread_offsets[-1])
     slots = timer + len(job) + 1
-    resources = np.full((slots, 4), -1, dtype=np.int64)
+    resources = np.full((slots, 4), -1, dtype=np.int32)
     limit = np.full(slots, np.inf)
     resources[:connections] = np.stack(
-        [3 * sender + SEND, 3 * receiver + RECEIVE, 3 * sender + CPU, 3 * receiver + CPU], axis=1
+        [
+            here + np.where(direction == 0, SEND, RECEIVE),
+            here + CPU,
+            there + np.where(direction == 0, RECEIVE, SEND),
+            there + CPU,
+        ],
+        axis=1,
     )
-    resources[connections:timer, 0] = 3 * np.repeat(host, threads) + CPU
+    of_workers = thread_offsets[len(job)]
+    cpus = 3 * np.repeat(host, threads) + CPU
+    resources[connections:of_workers, WORKER_CPU] = cpus[: of_workers - connections]
+    resources[of_workers:timer, SERVER_CPU] = cpus[of_workers - connections :]
     limit[connections:] = 1.0
     free = (byte_cost == 0.0) & (tensor_cost == 0.0)
     # All workers' connections would be looked at for nothing.
-    resources[:connections][down & free[:, 0], 2] = -1
-    resources[:connections][~down & free[:, 1], 3] = -1
-    local = np.flatnonzero(sender == receiver)
+    resources[:connections][free[:, 0], SERVER_CPU] = -1
+    local = np.flatnonzero(here == there)
     # Both ends use the same CPU, which must not take them for two.
-    resources[local, :2] = -1
-    resources[local, 2] = 3 * sender[local] + CPU
-    resources[local, 3] = -1
+    resources[local, :WORKER_CPU] = -1
     limit[local] = LOOPBACK_RATE
     for cost in (byte_cost, tensor_cost):
-        cost[local, 0] += cost[local, 1]
-        cost[local, 1] = 0.0
-    counts = np.bincount(resources[resources >= 0], minlength=len(capacity))
+        cost[local, 1] += cost[local, 0]
+        cost[local, 0] = 0.0
     has_worker = np.zeros(len(capacity) // 3, dtype=np.bool_)
     has_worker[host[: len(job)]] = True
+    is_hub = _hubs(resources[:connections], resources[connections:timer], len(capacity))
+    on_hub = (resources >= 0) & is_hub[resources]
+    leaves = np.where(on_hub, -1, resources).astype(np.int32)
     return Layout(
         workers=len(job),
         slots=slots,
@@ -171,18 +225,57 @@ def lay_out(clusters: Sequence[Cluster]) -> Layout:
         timer=timer,
         capacity=capacity,
         slot_resources=resources,
+        hubs=np.where(on_hub, resources, -1)[:, :2].astype(np.int32),
+        leaves=leaves,
+        is_hub=is_hub,
         limit=limit,
-        member_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        member_offsets=_offsets(np.bincount(leaves[leaves >= 0], minlength=len(capacity))),
+        heap_offsets=_heap_offsets(resources, is_hub),
         byte_cost=byte_cost,
         tensor_cost=tensor_cost,
     )
 
 
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where parts of the given lengths begin that lie one after the other, and the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _heap_offsets(resources: NDArray[np.int32], is_hub: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Make room for each heap: the event list, then the heaps of each resource.
+
+    `resources` are those of the slots, shape (slots, 4).
+    """
+    lengths = np.zeros((len(is_hub), KINDS), dtype=np.int64)
+    users = [np.bincount(column[column >= 0], minlength=len(is_hub)) for column in resources.T[:2]]
+    lengths[:, [TAGS, CEILINGS, FLOORS]] = (users[0] + users[1])[:, np.newaxis]
+    lengths[:, [TO_CPU, TO_LINK]] = users[0][:, np.newaxis]
+    lengths[~is_hub] = 0
+    lengths[:, WEIGHTS] = users[0]
+    return _offsets(np.concatenate([[len(resources) + len(is_hub)], lengths.ravel()]))
+
+
+def _hubs(
+    connections: NDArray[np.int32], threads: NDArray[np.int32], resources: int
+) -> NDArray[np.bool_]:
+    """Which resources are hubs, shape (resources,): those of servers only, if connections use them.
+
+    `connections` and `threads` are the resources of these slots, each of shape (slots, 4).
+    """
+    is_hub = np.zeros(resources, dtype=np.bool_)
+    for_servers = connections[:, [SERVER_LINK, SERVER_CPU]]
+    is_hub[for_servers[for_servers >= 0]] = True
+    for slots in (connections, threads):
+        for_workers = slots[:, [WORKER_LINK, WORKER_CPU]]
+        is_hub[for_workers[for_workers >= 0]] = False
+    return is_hub
+
+
 def _communication_costs(calibration: Calibration) -> list[list[list[float]]]:
-    """Core seconds per byte and per tensor, by direction and end (sender, receiver)."""
+    """Core seconds per byte and per tensor, by direction and end (server, worker)."""
     ways = (
         (calibration.server_send, calibration.worker_receive),
-        (calibration.worker_send, calibration.server_receive),
+        (calibration.server_receive, calibration.worker_send),
     )
     return [[[end.per_byte, end.per_tensor] for end in ends] for ends in ways]
 
@@ -212,27 +305,40 @@ def _hosts(nodes: Sequence[Node]) -> tuple[NDArray[np.int64], NDArray[np.float64
 _SLOT = np.dtype(
     [
         ("active", np.bool_),
-        ("worker", np.int64),  # whose operation runs in the slot
-        ("op", np.int64),
-        ("place", np.int64),  # in the event list, -1 if not there
-        ("rate", np.float64),
-        ("left", np.float64),  # work left at `since`
-        ("since", np.float64),
-        ("finish", np.float64),
-    ]
+        ("touched", np.bool_),  # what holds it back must be found anew
+        ("holder", np.int8),  # what holds it back
+        ("tie", np.int32),  # place among those of its hub that use a short leaf, or -1
+        ("worker", np.int32),  # whose operation runs in the slot
+        ("op", np.int32),
+        ("pace", np.float64),  # rate, or rate per level of the hub that holds it back
+        ("left", np.float64),  # work left when it was last accounted for
+        ("since", np.float64),  # time of that
+        ("rest", np.float64),  # bytes of its stream for further turns
+    ],
+    align=True,
 )
 _RESOURCE = np.dtype(
     [
         ("capacity", np.float64),
         ("level", np.float64),  # what each activity gets that the resource holds back
-        ("load", np.float64),  # what its users take at their present rates
-        ("used", np.float64),
-        ("users", np.int64),  # slots that are active on it
+        ("users", np.int64),  # slots that are active on it; of a leaf
         ("short", np.bool_),  # whether it held somebody back
         ("queued", np.bool_),  # for its level to be looked at
         ("changed", np.bool_),
-    ]
+        # Of a hub:
+        ("passed_on", np.float64),  # the level that those know who depend on it
+        ("served", np.float64),  # virtual time: integral of the level
+        ("since", np.float64),  # the time of that
+        ("weights", np.float64),  # sum of those that it holds back
+        ("rounded", np.float64),  # sum of what has been rounded for it
+        ("fixed", np.float64),  # load of those that have a rate of their own
+        ("on_cpu", np.float64),  # load on the CPU per level of this link
+        ("of_cpu", np.float64),  # load on this link per level of the CPU
+        ("ties", np.int64),  # slots that it holds back and that use a short leaf
+    ],
+    align=True,
 )
+_ENTRY = np.dtype([("key", np.float64), ("member", np.int64)])
 _QUEUE = np.dtype(
     [("first", np.int64), ("length", np.int64), ("head", np.int64), ("count", np.int64)]
 )
@@ -243,8 +349,10 @@ _SHARE = np.dtype(
         ("joined", np.bool_),  # whether another one has just come
     ]
 )
-_STREAM = np.dtype([("key", np.float64), ("sequence", np.int64), ("op", np.int64)])
-_COMPUTATION = np.dtype([("worker", np.int64), ("op", np.int64)])
+_STREAM = np.dtype(
+    [("key", np.float64), ("left", np.float64), ("sequence", np.int64), ("op", np.int64)]
+)
+_COMPUTATION = np.dtype([("worker", np.int32), ("op", np.int32)])
 _WORKER = np.dtype(
     [
         ("left", np.int64),  # operations of the step that have not ended
@@ -267,10 +375,10 @@ _JOB = np.dtype(
 )
 _COUNTS = np.dtype(
     [
-        ("events", np.int64),  # slots in the event list
+        ("head", np.int64),  # first of the resources queued
         ("pending", np.int64),  # resources queued
-        ("changed", np.int64),  # resources whose level has changed
-        ("touched", np.int64),  # slots whose rate must be set
+        ("changed", np.int64),  # resources whose level or next end has changed
+        ("touched", np.int64),  # slots of which must be found what holds them back
         ("released", np.int64),  # operations about to start
         ("vacant", np.int64),  # slot whose activity has just ended, or -1
         ("sequence", np.int64),  # streams queued so far
@@ -287,17 +395,23 @@ class _State(NamedTuple):
     limit: NDArray[np.float64]  # (slots,): highest rate
     usage: NDArray[np.float64]  # (slots, 4): use of each resource per unit of rate
     weight: NDArray[np.float64]  # (slots, 4): share of a short resource relative to the others'
-    event_list: NDArray[np.int64]  # binary heap of slots by finish time
+    base_weight: NDArray[np.float64]  # (connections,): without the priority of the job
+    used: NDArray[np.float64]  # (slots, 4): core seconds or bytes since `window_start`
+    room: NDArray[np.float64]  # (slots, 4): load up to which a leaf surely is not short
+    part: NDArray[np.float64]  # (slots, 2): what each adds to its hubs' sums
+    entries: NDArray[np.void]  # of all heaps
+    counts_of_heaps: NDArray[np.int64]
+    places: NDArray[np.int32]  # (4, slots + resources): where each stands in its heaps, or -1
+    tied: NDArray[np.int32]  # slots by hub, in the room of its tags
     resources: NDArray[np.void]  # (resources,)
-    members: NDArray[np.int64]  # active slots by resource, the first `users` of its room
-    member_columns: NDArray[np.int64]  # column of the resource among those of the slot
+    members: NDArray[np.int64]  # active slots by leaf, the first `users` of its room
+    member_columns: NDArray[np.int64]  # column of the leaf among the resources of the slot
     member_place: NDArray[np.int64]  # (slots, 4): where the slot stands in `members`
     pending: NDArray[np.int64]  # ring buffer of resources
     changed: NDArray[np.int64]
     touched: NDArray[np.int64]
     demand: NDArray[np.float64]  # scratch space, one value per slot
-    waiting: NDArray[np.int64]  # (workers, ops): dependencies that have not ended
-    stream_left: NDArray[np.float64]  # (workers, ops): bytes not yet given a turn
+    waiting: NDArray[np.int16] | NDArray[np.int32]  # (workers, ops): dependencies not ended
     connections: NDArray[np.void]  # (connections,): where each one's streams are
     streams: NDArray[np.void]  # binary heaps of streams that wait for a turn, or share
     shares: NDArray[np.void]  # (connections,): what their streams share
@@ -319,19 +433,25 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
     state = _State(
         slots=np.zeros(slots, dtype=_SLOT),
         limit=layout.limit.copy(),
-        usage=np.zeros((slots, 4)),
+        usage=np.ones((slots, 4)),
         weight=np.ones((slots, 4)),
-        event_list=np.zeros(slots, dtype=np.int64),
+        base_weight=np.ones(layout.thread_offsets[0]),
+        used=np.zeros((slots, 4)),
+        room=np.zeros((slots, 4)),
+        part=np.zeros((slots, 2)),
+        entries=np.zeros(layout.heap_offsets[-1], dtype=_ENTRY),
+        counts_of_heaps=np.zeros(len(layout.heap_offsets) - 1, dtype=np.int64),
+        places=np.full((4, slots + len(layout.capacity)), -1, dtype=np.int32),
+        tied=np.zeros(layout.heap_offsets[-1], dtype=np.int32),
         resources=np.zeros(len(layout.capacity), dtype=_RESOURCE),
         members=np.zeros(layout.member_offsets[-1], dtype=np.int64),
         member_columns=np.zeros(layout.member_offsets[-1], dtype=np.int64),
         member_place=np.zeros((slots, 4), dtype=np.int64),
         pending=np.zeros(len(layout.capacity), dtype=np.int64),
         changed=np.zeros(len(layout.capacity), dtype=np.int64),
-        touched=np.zeros(2 * slots + 2, dtype=np.int64),
+        touched=np.zeros(slots, dtype=np.int64),
         demand=np.zeros(slots),
-        waiting=np.zeros((layout.workers, ops), dtype=np.int64),
-        stream_left=np.zeros((layout.workers, ops)),
+        waiting=np.zeros((layout.workers, ops), dtype=_counter(graph.waiting.max(initial=0))),
         connections=connections,
         streams=np.zeros(connections["length"].sum(), dtype=_STREAM),
         shares=np.zeros(len(connections), dtype=_SHARE),
@@ -342,12 +462,18 @@ def _new_state(layout: Layout, graph: StepGraph) -> _State:
         jobs=np.zeros(jobs, dtype=_JOB),
         counts=np.zeros(1, dtype=_COUNTS),
     )
-    state.slots["place"] = -1
+    state.slots["holder"] = NOWHERE
+    state.slots["tie"] = -1
     state.resources["capacity"] = layout.capacity
-    state.resources["level"] = np.inf
+    state.resources["level"] = state.resources["passed_on"] = np.inf
     state.jobs["weight"] = 1.0
     state.jobs["busy"] = state.jobs["warming"] = np.diff(layout.worker_offsets)
     return state
+
+
+def _counter(highest: int) -> type[np.signedinteger[Any]]:
+    """Type for counts: with many workers, those take most of what an event must fetch."""
+    return np.int16 if highest <= np.iinfo(np.int16).max else np.int32
 
 
 def _most_queued(layout: Layout, graph: StepGraph, job: int) -> tuple[NDArray[np.int64], ...]:
@@ -465,7 +591,7 @@ def run(
         update=np.zeros(draws.shape, dtype=np.int64),
         dropped=np.zeros(draws.shape, dtype=np.bool_),
         updates=np.zeros(len(state.jobs), dtype=np.int64),
-        used=state.resources["used"],
+        used=np.zeros(len(layout.capacity)),
         used_by_window=np.full((len(state.jobs), 2, len(layout.capacity)), np.nan),
         used_by_bin=np.full((len(bins), len(layout.capacity)), np.nan),
         events=0,
@@ -492,6 +618,11 @@ _inner = njit(  # type: ignore[call-overload]
 """Compiles what only compiled code calls; it is cached as a part of its caller. The engine makes
 no arrays, so it needs no reference counts (`_nrt`): counting takes most of the time otherwise."""
 
+_called = njit(  # type: ignore[call-overload]
+    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False
+)
+"""Compiles what many places call that need little of the state: it is not repeated in each."""
+
 _DONE, _UNSETTLED, _STUCK = range(3)
 
 
@@ -506,17 +637,17 @@ def _run(layout, graph, state, starts, draws, slowdowns, options, record, bins, 
         _set_timer(layout, state, worker, starts[worker])
     if options.prioritized:
         _rotate(layout, state, options, now)
-    rotations = counts.events - layout.workers
+    rotations = state.counts_of_heaps[EVENTS] - layout.workers
     while counts.running > 0:
-        if counts.events == rotations:
+        if state.counts_of_heaps[EVENTS] == rotations:
             return _STUCK, now, count
-        slot = state.event_list[0]
-        if state.slots[slot].finish > counts.stop:
+        if state.entries[0].key > counts.stop:
             break
-        now = state.slots[slot].finish
+        now = state.entries[0].key
         while edge < len(bins) and bins[edge] <= now:
             _note_use(layout, state, bins[edge], outcome.used_by_bin[edge])
             edge += 1
+        slot = _first_to_end(layout, state, now)
         count += 1
         if slot == layout.slots - 1:
             _rotate(layout, state, options, now)
@@ -545,7 +676,7 @@ def _run(layout, graph, state, starts, draws, slowdowns, options, record, bins, 
                 _go_on(layout, graph, state, worker, now, options, outcome)
         if not _update_rates(layout, state, now, options, rng):
             return _UNSETTLED, now, count
-    _account_all(layout, state, now)
+    _note_use(layout, state, now, outcome.used)
     return _DONE, now, count
 
 
@@ -557,8 +688,20 @@ def _set_timer(layout, state, worker, time):
     slot = layout.timer + worker
     state.slots[slot].active = True
     state.slots[slot].worker = worker
-    state.slots[slot].finish = time
-    _schedule(state, slot)
+    _set_key(layout, state, EVENTS, TIME, slot, time)
+
+
+@_inner
+def _first_to_end(layout, state, now):
+    """The slot that ends first, now: of a hub, the one with the lowest tag."""
+    slot = state.entries[0].member
+    if slot >= layout.slots:
+        hub = slot - layout.slots
+        first = state.entries[layout.heap_offsets[_heap(hub, TAGS)]]
+        slot = first.member
+        state.resources[hub].served = first.key
+        state.resources[hub].since = now
+    return slot
 
 
 @_inner
@@ -675,7 +818,7 @@ def _abandon_step(layout, graph, state, worker, now, outcome):
     """Drop all that a worker's step does and waits for."""
     state.workers[worker].left = 0
     state.slots[layout.timer + worker].active = False
-    _unschedule(state, layout.timer + worker)
+    _remove(layout, state, EVENTS, TIME, layout.timer + worker)
     servers = layout.servers[worker]
     first = layout.first_connection[worker]
     for connection in range(first, first + 2 * servers):
@@ -745,7 +888,7 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
 
     A stream gets its turn only when all that are ready at the same time are queued.
     """
-    next_released = 0
+    next_released = queued = 0
     while next_released < state.counts[0].released:
         op = state.released[next_released]
         next_released += 1
@@ -754,14 +897,16 @@ def _start_released(layout, graph, state, worker, now, options, rng, row, outcom
         work = graph.work[state.workers[worker].row, op]
         if work <= 0.0 or (graph.updates[op] and _is_late(layout, state, worker)):
             _complete(graph, state, worker, op, now, row, outcome)
-        elif graph.resources[op] in (DOWNLINK, UPLINK):
-            state.stream_left[worker, op] = work
+            continue
+        if graph.resources[op] in (DOWNLINK, UPLINK):
             connection = _connection(layout, graph, worker, op)
-            _queue_stream(layout, graph, state, connection, worker, op, now, options, rng)
+            _queue_stream(layout, graph, state, connection, worker, op, work, now, options, rng)
         else:
             _queue_computation(state, _node(layout, graph, worker, op), worker, op)
+        state.released[queued] = op
+        queued += 1
     _take_over(layout, graph, state, now, options, rng, outcome)
-    for index in range(next_released):
+    for index in range(queued):
         op = state.released[index]
         if graph.resources[op] in (DOWNLINK, UPLINK):
             slot = _connection(layout, graph, worker, op)
@@ -795,11 +940,12 @@ def _end_turn(layout, graph, state, slot, now, options, rng, row, outcome):
     """End what a slot did; a stream that has more to send queues again."""
     worker, op = state.slots[slot].worker, state.slots[slot].op
     _account(layout, state, slot, now)
-    if slot < layout.thread_offsets[0] and state.stream_left[worker, op] > 0.0:
-        _queue_stream(layout, graph, state, slot, worker, op, now, options, rng)
+    if slot < layout.thread_offsets[0] and state.slots[slot].rest > 0.0:
+        rest = state.slots[slot].rest
+        _queue_stream(layout, graph, state, slot, worker, op, rest, now, options, rng)
     else:
         if slot < layout.thread_offsets[0] and options.jobs[layout.job[worker]].order == SHARED:
-            _leave_shared(graph, state, slot, worker)
+            _leave_shared(layout, graph, state, slot, worker)
         _complete(graph, state, worker, op, now, row, outcome)
 
 
@@ -850,7 +996,6 @@ def _next_computation(layout, graph, state, node, slot, now, outcome):
     work = graph.work[state.workers[worker].row, op]
     if node < layout.workers:
         work *= state.workers[worker].slowdown
-    state.usage[slot, 0] = 1.0
     if state.workers[worker].kept >= 0:
         outcome.op_start[state.workers[worker].kept, op] = now
     _activate(layout, state, slot, worker, op, work, now)
@@ -860,11 +1005,12 @@ def _next_computation(layout, graph, state, node, slot, now, outcome):
 
 
 @_inner
-def _queue_stream(layout, graph, state, connection, worker, op, now, options, rng):
-    """Add a stream to those of its connection that wait for a turn (a binary heap), or share.
+def _queue_stream(layout, graph, state, connection, worker, op, left, now, options, rng):
+    """Add a stream to those of its connection that wait for a turn, or share.
 
-    Streams that share all have been served as much since they came: the next to end is the one
-    with the least sum of its size and of what had been served before.
+    They are in a binary heap, or a ring buffer if they keep the order in which they came. Streams
+    that share all have been served as much since they came: the next to end is the one with the
+    least sum of its size and of what had been served before.
     """
     order = options.jobs[layout.job[worker]].order
     if order == RANDOM:
@@ -872,24 +1018,25 @@ def _queue_stream(layout, graph, state, connection, worker, op, now, options, rn
     elif order == GIVEN:
         key = graph.priority[state.workers[worker].row, op]
     elif order == SHARED:
-        size = state.stream_left[worker, op]
-        state.stream_left[worker, op] = 0.0
         if state.slots[connection].active and not state.shares[connection].joined:
             _account(layout, state, connection, now)
             streams = state.connections[connection]
             nearest = state.streams[streams.first].key
-            left = state.slots[connection].left
-            state.shares[connection].served = nearest - left / streams.count
+            to_send = state.slots[connection].left
+            state.shares[connection].served = nearest - to_send / streams.count
         state.shares[connection].joined = True
-        state.shares[connection].inverse_sizes += 1.0 / size
-        key = state.shares[connection].served + size
+        state.shares[connection].inverse_sizes += 1.0 / left
+        key = state.shares[connection].served + left
     else:
         key = 0.0
     sequence = state.counts[0].sequence
     state.counts[0].sequence += 1
-    first = state.connections[connection].first
-    place = state.connections[connection].count
-    state.connections[connection].count += 1
+    queue = state.connections[connection]
+    first, place = queue.first, queue.count
+    queue.count += 1
+    if _keeps_order(layout, connection, order):
+        first += (queue.head + place) % queue.length
+        place = 0
     while place > 0:
         parent = (place - 1) >> 1
         if not _precedes(key, sequence, state.streams[first + parent]):
@@ -897,19 +1044,31 @@ def _queue_stream(layout, graph, state, connection, worker, op, now, options, rn
         _put_stream(state, first + place, state.streams[first + parent])
         place = parent
     state.streams[first + place].key = key
+    state.streams[first + place].left = left
     state.streams[first + place].sequence = sequence
     state.streams[first + place].op = op
 
 
 @_inner
-def _pop_stream(state, connection):
+def _keeps_order(layout, connection, order):
+    """Whether streams are sent in the order in which they became ready, as uploads usually are."""
+    return order == FIFO or (order == GIVEN and layout.direction[connection] == 1)
+
+
+@_inner
+def _pop_stream(layout, state, connection, order):
     """Take the stream whose turn is next from those that wait."""
-    first = state.connections[connection].first
-    op = state.streams[first].op
-    state.connections[connection].count -= 1
-    count = state.connections[connection].count
+    queue = state.connections[connection]
+    first = queue.first
+    queue.count -= 1
+    if _keeps_order(layout, connection, order):
+        first += queue.head
+        queue.head = (queue.head + 1) % queue.length
+        return state.streams[first].op, state.streams[first].left
+    op, left = state.streams[first].op, state.streams[first].left
+    count = queue.count
     last = state.streams[first + count]
-    key, sequence, last_op = last.key, last.sequence, last.op
+    key, sequence = last.key, last.sequence
     place = 0
     while True:
         child = 2 * place + 1
@@ -923,10 +1082,8 @@ def _pop_stream(state, connection):
             break
         _put_stream(state, first + place, state.streams[first + child])
         place = child
-    state.streams[first + place].key = key
-    state.streams[first + place].sequence = sequence
-    state.streams[first + place].op = last_op
-    return op
+    _put_stream(state, first + place, last)
+    return op, left
 
 
 @_inner
@@ -937,6 +1094,7 @@ def _precedes(key, sequence, stream):
 @_inner
 def _put_stream(state, place, stream):
     state.streams[place].key = stream.key
+    state.streams[place].left = stream.left
     state.streams[place].sequence = stream.sequence
     state.streams[place].op = stream.op
 
@@ -950,6 +1108,7 @@ def _next_stream(layout, graph, state, connection, now, options, rng):
     """
     worker = layout.connection_worker[connection]
     how = options.jobs[layout.job[worker]]
+    rest = 0.0
     if how.order == SHARED:
         streams = state.connections[connection]
         share = state.shares[connection]
@@ -959,26 +1118,22 @@ def _next_stream(layout, graph, state, connection, now, options, rng):
         turn = max(nearest.key - share.served, 0.0) * streams.count
         tensors_per_byte = share.inverse_sizes / streams.count
     else:
-        op = _pop_stream(state, connection)
-        left = state.stream_left[worker, op]
+        op, left = _pop_stream(layout, state, connection, how.order)
         turn = min(left, how.window)
         first = left == graph.work[state.workers[worker].row, op]
         tensors_per_byte = 1.0 / turn if first else 0.0
-        state.stream_left[worker, op] = left - turn
+        rest = left - turn
+    state.slots[connection].rest = rest
     takes_over = connection == state.counts[0].vacant
     goes_on = state.slots[connection].active  # with one more stream that shares
-    state.usage[connection, 0] = 1.0
-    state.usage[connection, 1] = 1.0
     for end in range(2):
         use = layout.byte_cost[connection, end]
         use += layout.tensor_cost[connection, end] * tensors_per_byte
-        if takes_over or goes_on:
-            _change_use(layout, state, connection, 2 + end, use)
-        state.usage[connection, 2 + end] = use
+        _change_use(layout, state, connection, SERVER_CPU + 2 * end, use, takes_over or goes_on)
     if goes_on:
         state.slots[connection].op = op
         state.slots[connection].left = turn
-        _keep_rate(state, connection, now)
+        _keep_rate(layout, state, connection, now)
         return
     if not takes_over:
         _draw_weight(layout, state, connection, options, rng)
@@ -987,12 +1142,12 @@ def _next_stream(layout, graph, state, connection, now, options, rng):
 
 
 @_inner
-def _leave_shared(graph, state, connection, worker):
+def _leave_shared(layout, graph, state, connection, worker):
     """Take the stream that has ended from those that share a connection."""
     share = state.shares[connection]
     streams = state.connections[connection]
     share.served = state.streams[streams.first].key
-    op = _pop_stream(state, connection)
+    op, _ = _pop_stream(layout, state, connection, SHARED)
     share.inverse_sizes -= 1.0 / graph.work[state.workers[worker].row, op]
     if streams.count == 0:
         share.served = 0.0
@@ -1007,24 +1162,34 @@ def _draw_weight(layout, state, connection, options, rng):
     those that were there first keep more than an even share. The weight holds on both links, as
     max-min fairness needs it to; only the priority of the job is the sender's alone.
     """
+    how = options.jobs[layout.job[layout.connection_worker[connection]]]
+    link = layout.slot_resources[connection, SERVER_LINK]
+    queues = options.throttles and layout.direction[connection] == 0 and link >= 0
+    best = 0.0
+    if queues:
+        _remove(layout, state, _heap(link, WEIGHTS), WEIGHT, connection)
+        if state.counts_of_heaps[_heap(link, WEIGHTS)] > 0:
+            best = -state.entries[layout.heap_offsets[_heap(link, WEIGHTS)]].key
+    if how.newcomer_share < 1.0 or how.share_spread > 0.0:
+        # On a link that is never idle, weights would otherwise sink without end.
+        weight = max(how.newcomer_share * best, LEAST_WEIGHT) if best > 0.0 else 1.0
+        weight *= np.exp(how.share_spread * rng.normal(0.0, 1.0))
+        state.base_weight[connection] = weight
+        _weigh(layout, state, connection)
+    if queues:
+        weight = state.base_weight[connection]
+        _set_key(layout, state, _heap(link, WEIGHTS), WEIGHT, connection, -weight)
+
+
+@_inner
+def _weigh(layout, state, connection):
+    """Set the weights of a connection on its links: at the sender, with its job's priority."""
+    weight = state.base_weight[connection]
+    sender = SERVER_LINK if layout.direction[connection] == 0 else WORKER_LINK
+    state.weight[connection, SERVER_LINK] = weight
+    state.weight[connection, WORKER_LINK] = weight
     job = layout.job[layout.connection_worker[connection]]
-    how = options.jobs[job]
-    if how.newcomer_share == 1.0 and how.share_spread == 0.0:
-        return
-    weight = 1.0
-    link = layout.slot_resources[connection, 0]
-    if layout.direction[connection] == 0 and how.newcomer_share < 1.0 and link >= 0:
-        best = 0.0
-        first = layout.member_offsets[link]
-        for slot in state.members[first : first + state.resources[link].users]:
-            if slot != connection:
-                best = max(best, state.weight[slot, 1])
-        if best > 0.0:
-            weight = how.newcomer_share * best
-    # On a link that is never idle, weights would otherwise sink without end.
-    weight = max(weight, LEAST_WEIGHT) * np.exp(how.share_spread * rng.normal(0.0, 1.0))
-    state.weight[connection, 0] = weight * state.jobs[job].weight
-    state.weight[connection, 1] = weight
+    state.weight[connection, sender] = weight * state.jobs[job].weight
 
 
 @_inner
@@ -1035,16 +1200,12 @@ def _rotate(layout, state, options, now):
     for job in range(jobs):
         state.jobs[job].weight = LOWER_PRIORITY ** ((job - turns) % jobs)
     for connection in range(layout.thread_offsets[0]):
-        job = layout.job[layout.connection_worker[connection]]
-        state.weight[connection, 0] = state.weight[connection, 1] * state.jobs[job].weight
+        _weigh(layout, state, connection)
         if state.slots[connection].active:
-            for resource in layout.slot_resources[connection]:
-                _queue_resource(state, resource)
-            _touch(state, connection)
+            _reconsider(layout, state, connection)
     if options.rotation < np.inf:
-        timer = layout.slots - 1
-        state.slots[timer].finish = (turns + 1) * options.rotation
-        _schedule(state, timer)
+        time = (turns + 1) * options.rotation
+        _set_key(layout, state, EVENTS, TIME, layout.slots - 1, time)
 
 
 @_inner
@@ -1069,15 +1230,13 @@ def _throttle(layout, state, options, rng):
                 _limit_connection(layout, state, slot, options)
                 if short:
                     _draw_weight(layout, state, slot, options, rng)
-                for used in layout.slot_resources[slot]:
-                    _queue_resource(state, used)
-                _touch(state, slot)
+                _reconsider(layout, state, slot)
 
 
 @_inner
 def _limit_connection(layout, state, connection, options):
     """Limit a connection to a part of its worker's link while the worker's CPU is short."""
-    link = layout.slot_resources[connection, 1 - layout.direction[connection]]
+    link = layout.slot_resources[connection, WORKER_LINK]
     state.limit[connection] = layout.limit[connection]
     if link >= 0 and state.resources[_cpu(layout, connection)].short:
         rate = options.jobs[layout.job[layout.connection_worker[connection]]].throttled_rate
@@ -1095,7 +1254,7 @@ def _cpu(layout, connection):
 
 @_inner
 def _activate(layout, state, slot, worker, op, work, now):
-    """Start an activity; one that takes over in its slot keeps the rate."""
+    """Start an activity; one that takes over in its slot goes on at the rate of the last."""
     activity = state.slots[slot]
     activity.active = True
     activity.worker = worker
@@ -1103,39 +1262,49 @@ def _activate(layout, state, slot, worker, op, work, now):
     activity.left = work
     activity.since = now
     if slot == state.counts[0].vacant:
-        _keep_rate(state, slot, now)
+        _keep_rate(layout, state, slot, now)
     else:
-        activity.rate = 0.0
         _join(layout, state, slot)
-        _touch(state, slot)
 
 
 @_inner
-def _keep_rate(state, slot, now):
+def _keep_rate(layout, state, slot, now):
     """Time the end of what a slot does at the rate that it had before, if it has one yet."""
     activity = state.slots[slot]
-    if activity.rate > 0.0:
-        activity.finish = now + activity.left / activity.rate
-        _schedule(state, slot)
+    if activity.holder == NOWHERE or activity.pace == 0.0:
+        return
+    time = _end(layout, state, slot, now)
+    heap = _heap_of(layout, slot, activity.holder, TIME)
+    _set_key(layout, state, heap, TIME, slot, time)
 
 
 @_inner
-def _change_use(layout, state, slot, column, use):
-    """Book that an activity will use more or less of a resource at the same rate.
+def _end(layout, state, slot, now):
+    """When an activity ends at its present rate: the time, or its tag if a hub holds it back."""
+    activity = state.slots[slot]
+    if activity.holder == OWN:
+        return now + activity.left / activity.pace if activity.pace > 0.0 else np.inf
+    hub = layout.hubs[slot, activity.holder - BY_LINK]
+    amount = activity.left / activity.pace
+    _advance(state, hub, now)
+    _mark(state, hub)
+    if state.resources[hub].served > FAR * amount:
+        # It would be lost in rounding, next to slots of a far lower weight.
+        first = layout.heap_offsets[_heap(hub, TAGS)]
+        for place in range(first, first + state.counts_of_heaps[_heap(hub, TAGS)]):
+            state.entries[place].key -= state.resources[hub].served
+        state.resources[hub].served = 0.0
+    return state.resources[hub].served + amount
 
-    As long as a resource is not short, before and after, nobody's rate depends on it.
-    """
-    resource = layout.slot_resources[slot, column]
-    if resource < 0:
+
+@_inner
+def _change_use(layout, state, slot, column, use, running):
+    """Book what a slot uses of a resource per unit of its rate from now on."""
+    if use == state.usage[slot, column]:
         return
-    users = state.resources[resource]
-    users.load += (use - state.usage[slot, column]) * state.slots[slot].rate
-    if use != state.usage[slot, column] and (
-        users.level < np.inf or users.load > users.capacity * (1.0 + ROUNDING)
-    ):
-        # What it may do elsewhere changes too.
-        for other in layout.slot_resources[slot]:
-            _queue_resource(state, other)
+    state.usage[slot, column] = use
+    if running and layout.slot_resources[slot, column] >= 0:
+        _queue_if_short(state, layout.leaves[slot, column])
         _touch(state, slot)
 
 
@@ -1160,73 +1329,96 @@ def _stop(layout, state, slot, now):
 @_inner
 def _leave(layout, state, slot):
     """Take a slot off the event list and off its resources."""
-    _unschedule(state, slot)
     if slot >= layout.timer:
+        _remove(layout, state, EVENTS, TIME, slot)
         return
+    activity = state.slots[slot]
+    if activity.holder != NOWHERE:
+        _let_go(layout, state, slot)
+        activity.holder = NOWHERE
+        for column in range(2):
+            _queue_resource(state, layout.hubs[slot, column])
+    if state.places[WEIGHT, slot] >= 0:
+        heap = _heap(layout.slot_resources[slot, SERVER_LINK], WEIGHTS)
+        _remove(layout, state, heap, WEIGHT, slot)
     for column in range(4):
-        resource = layout.slot_resources[slot, column]
-        if resource < 0:
+        leaf = layout.leaves[slot, column]
+        if leaf < 0:
             continue
-        users = state.resources[resource]
-        users.load -= state.usage[slot, column] * state.slots[slot].rate
+        users = state.resources[leaf]
         users.users -= 1
-        place, last = state.member_place[slot, column], layout.member_offsets[resource]
-        last += users.users
+        place, last = state.member_place[slot, column], layout.member_offsets[leaf] + users.users
         moved, moved_column = state.members[last], state.member_columns[last]
         state.members[place] = moved
         state.member_columns[place] = moved_column
         state.member_place[moved, moved_column] = place
-        if users.level < np.inf:
-            _queue_resource(state, resource)
+        if state.usage[slot, column] > 0.0:
+            _queue_if_short(state, leaf)
 
 
 @_inner
 def _join(layout, state, slot):
-    """Put a slot that becomes active among the users of its resources."""
+    """Put a slot that becomes active among the users of its leaves, where it has no room yet."""
     for column in range(4):
-        resource = layout.slot_resources[slot, column]
-        if resource >= 0:
-            place = layout.member_offsets[resource] + state.resources[resource].users
+        leaf = layout.leaves[slot, column]
+        if leaf >= 0:
+            place = layout.member_offsets[leaf] + state.resources[leaf].users
             state.members[place] = slot
             state.member_columns[place] = column
             state.member_place[slot, column] = place
-            state.resources[resource].users += 1
-            _queue_resource(state, resource)
+            state.resources[leaf].users += 1
+            state.room[slot, column] = 0.0
+    if layout.hubs[slot, 0] >= 0 or layout.hubs[slot, 1] >= 0:
+        _touch(state, slot)
+    else:
+        state.slots[slot].holder = OWN
+        state.slots[slot].pace = 0.0
+        for column in range(4):
+            _queue_resource(state, layout.leaves[slot, column])
 
 
 @_inner
 def _account(layout, state, slot, now):
-    """Book what a slot has done since its rate was set."""
+    """Book what a slot has done since it was last accounted for."""
     activity = state.slots[slot]
-    done = activity.rate * (now - activity.since)
-    activity.left = max(activity.left - done, 0.0)
-    activity.since = now
+    if activity.holder == NOWHERE:
+        return
+    if activity.holder != OWN:
+        _advance(state, layout.hubs[slot, activity.holder - BY_LINK], now)
+    left = _left_by(layout, state, slot, now)
     for column in range(4):
-        resource = layout.slot_resources[slot, column]
-        if resource >= 0:
-            state.resources[resource].used += state.usage[slot, column] * done
+        state.used[slot, column] += state.usage[slot, column] * (activity.left - left)
+    activity.left = left
+    activity.since = now
 
 
 @_inner
 def _note_use(layout, state, now, used):
-    """Write into `used` what each resource has been used for by now."""
-    for resource in range(len(used)):
-        used[resource] = state.resources[resource].used
+    """Write into `used` what each resource has been used for by now; nothing else changes."""
+    used[:] = 0.0
     for slot in range(layout.timer):
-        activity = state.slots[slot]
-        if activity.active:
-            for column in range(4):
-                resource = layout.slot_resources[slot, column]
-                if resource >= 0:
-                    done = activity.rate * (now - activity.since)
-                    used[resource] += state.usage[slot, column] * done
+        done = state.slots[slot].left - _left_by(layout, state, slot, now)
+        for column in range(4):
+            resource = layout.slot_resources[slot, column]
+            if resource >= 0:
+                used[resource] += state.used[slot, column] + state.usage[slot, column] * done
 
 
 @_inner
-def _account_all(layout, state, now):
-    for slot in range(layout.timer):
-        if state.slots[slot].active:
-            _account(layout, state, slot, now)
+def _left_by(layout, state, slot, now):
+    """Work of a slot that will be left by now if its rate stays."""
+    activity = state.slots[slot]
+    if activity.holder == NOWHERE:
+        return activity.left
+    if activity.holder == OWN:
+        return max(activity.left - activity.pace * (now - activity.since), 0.0)
+    hub = layout.hubs[slot, activity.holder - BY_LINK]
+    users = state.resources[hub]
+    served = users.served
+    if users.level < np.inf:
+        served += users.level * (now - users.since)
+    place = layout.heap_offsets[_heap(hub, TAGS)] + state.places[TIME, slot]
+    return max((state.entries[place].key - served) * activity.pace, 0.0)
 
 
 # --- sharing --------------------------------------------------------------------------------
@@ -1236,44 +1428,70 @@ def _account_all(layout, state, now):
 def _update_rates(layout, state, now, options, rng):
     """Share resources anew where slots changed; return whether the levels settled."""
     counts = state.counts[0]
-    if counts.pending > 0:
-        if not _settle(layout, state):
+    throttled = False
+    for _ in range(2):
+        if (counts.pending > 0 or counts.touched > 0) and not _settle(layout, state, now):
             return False
-        if options.throttles:
-            _throttle(layout, state, options, rng)
-            if not _settle(layout, state):
-                return False
-        for position in range(counts.changed):
-            resource = state.changed[position]
-            state.resources[resource].changed = False
-            first = layout.member_offsets[resource]
-            for index in range(first, first + state.resources[resource].users):
-                _set_rate(layout, state, state.members[index], now)
-        counts.changed = 0
-    for index in range(counts.touched):
-        _set_rate(layout, state, state.touched[index], now)
-    counts.touched = 0
+        if not options.throttles or throttled or counts.changed == 0:
+            break
+        throttled = True
+        _throttle(layout, state, options, rng)
+    for position in range(counts.changed):
+        resource = state.changed[position]
+        state.resources[resource].changed = False
+        if layout.is_hub[resource]:
+            _time_next_end(layout, state, resource, now)
+    counts.changed = 0
     return True
 
 
 @_inner
 def _touch(state, slot):
-    """Have the rate of a slot looked at."""
-    state.touched[state.counts[0].touched] = slot
-    state.counts[0].touched += 1
+    """Have it found anew what holds a slot back."""
+    if not state.slots[slot].touched:
+        state.slots[slot].touched = True
+        state.touched[state.counts[0].touched] = slot
+        state.counts[0].touched += 1
+
+
+@_inner
+def _reconsider(layout, state, slot):
+    """Have all looked at that depends on the weight, the limit or the use of an active slot."""
+    for column in range(4):
+        _queue_if_short(state, layout.leaves[slot, column])
+    _touch(state, slot)
 
 
 @_inner
 def _queue_resource(state, resource):
     """Have the level of a resource looked at."""
     if resource >= 0 and not state.resources[resource].queued:
+        counts = state.counts[0]
         state.resources[resource].queued = True
-        state.pending[state.counts[0].pending] = resource
-        state.counts[0].pending += 1
+        tail = counts.head + counts.pending
+        length = len(state.pending)
+        state.pending[tail if tail < length else tail - length] = resource
+        counts.pending += 1
 
 
 @_inner
-def _settle(layout, state):
+def _queue_if_short(state, resource):
+    """Have the level of a resource looked at if it holds somebody back."""
+    if resource >= 0 and state.resources[resource].level < np.inf:
+        _queue_resource(state, resource)
+
+
+@_inner
+def _mark(state, resource):
+    """Remember that the level, or the next end, of a resource has changed."""
+    if not state.resources[resource].changed:
+        state.resources[resource].changed = True
+        state.changed[state.counts[0].changed] = resource
+        state.counts[0].changed += 1
+
+
+@_inner
+def _settle(layout, state, now):
     """Bring all levels to the fair allocation; return False if they do not settle.
 
     A level is computed anew where a slot changed, and again where it depends on another that
@@ -1282,86 +1500,408 @@ def _settle(layout, state):
     link and a CPU hold back the same connections, of unequal weights, this takes many rounds and
     may even go in circles, unless it makes half of each change.
     """
+    counts = state.counts[0]
     length = len(state.pending)
     patience = 10_000 * length
-    waiting = state.counts[0].pending
-    head, tail = 0, waiting % length
-    state.counts[0].pending = 0
-    for attempt in range(2 * patience):
-        if waiting == 0:
-            return True
-        resource = state.pending[head]
-        head = (head + 1) % length
-        waiting -= 1
-        users = state.resources[resource]
-        users.queued = False
-        old, new = users.level, _fair_level(layout, state, resource)
-        if attempt > patience and max(old, new) < np.inf:
-            new = 0.5 * (old + new)
-        if new == old or abs(new - old) <= SETTLED * min(new, old):
-            continue
-        users.level = new
-        if not users.changed:
-            users.changed = True
-            state.changed[state.counts[0].changed] = resource
-            state.counts[0].changed += 1
-        first = layout.member_offsets[resource]
-        for index in range(first, first + users.users):
-            slot, column = state.members[index], state.member_columns[index]
-            use = state.usage[slot, column]
-            if use <= 0.0:
+    attempts, source, hub, old, halved = 0, -1, -1, np.inf, False
+    while True:
+        if counts.touched > 0:
+            counts.touched -= 1
+            slot = state.touched[counts.touched]
+        elif hub >= 0:
+            # Each slot that changes sides raises the level that the sums give, until none has to.
+            if not halved:
+                state.resources[hub].level = _hub_level(layout, state, hub)
+            slot = _on_wrong_side(layout, state, hub)
+            if slot < 0:
+                level = state.resources[hub].level
+                if attempts > patience and not halved and max(old, level) < np.inf:
+                    state.resources[hub].level = 0.5 * (old + level)
+                    halved = True
+                else:
+                    _pass_on(layout, state, hub, old)
+                    hub = -1
                 continue
-            lower = min(old, new) * state.weight[slot, column] / use
-            for other_column in range(4):
-                other = layout.slot_resources[slot, other_column]
-                if other < 0 or other == resource or state.resources[other].queued:
-                    continue
-                if _depends(state, other, slot, other_column, lower, new < old):
-                    state.pending[tail] = other
-                    tail = (tail + 1) % length
-                    state.resources[other].queued = True
-                    waiting += 1
-    return False
+        elif counts.pending > 0:
+            attempts += 1
+            if attempts > 2 * patience:
+                return False
+            source = state.pending[counts.head]
+            counts.head = counts.head + 1 if counts.head + 1 < length else 0
+            counts.pending -= 1
+            state.resources[source].queued = False
+            if layout.is_hub[source]:
+                _advance(state, source, now)
+                hub, old, halved = source, state.resources[source].level, False
+            else:
+                _settle_leaf(layout, state, source, attempts > patience)
+            continue
+        else:
+            return True
+        _place(layout, state, slot, source, now)
 
 
 @_inner
-def _depends(state, resource, slot, column, lower, falling):
-    """Whether a resource's level may change with what another one allows a slot.
+def _place(layout, state, slot, source, now):
+    """Find what holds a slot back at the present levels, and book it there.
 
-    Not if it holds the slot back to less, before and after, than the `lower` of both rates, and
-    not if it was not short and the slot will take no more.
+    `source` is the resource that is being looked at, which need not be told.
     """
-    use = state.usage[slot, column]
-    if use <= 0.0:
-        return False
-    level = state.resources[resource].level
-    if level == np.inf:
-        return not falling
-    return level * state.weight[slot, column] / use > lower
+    activity = state.slots[slot]
+    activity.touched = False
+    if not activity.active:
+        return
+    link, cpu = layout.hubs[slot, 0], layout.hubs[slot, 1]
+    use_of_link = state.usage[slot, 0]
+    use_of_cpu = state.usage[slot, 1] if cpu >= 0 else 0.0
+    weight, weight_on_cpu = state.weight[slot, 0], state.weight[slot, 1]
+    own = state.limit[slot]
+    for column in range(4):
+        leaf = layout.leaves[slot, column]
+        if leaf >= 0 and state.usage[slot, column] > 0.0:
+            level = state.resources[leaf].level * state.weight[slot, column]
+            own = min(own, level / state.usage[slot, column])
+    by_link = by_cpu = np.inf
+    if link >= 0:
+        by_link = state.resources[link].level * weight / use_of_link
+    if use_of_cpu > 0.0:
+        by_cpu = state.resources[cpu].level * weight_on_cpu / use_of_cpu
+
+    rate = min(own, by_link, by_cpu)
+    before = holder = activity.holder
+    if (
+        (holder == OWN and own > rate)
+        or (holder == BY_LINK and by_link > rate)
+        or (holder == BY_CPU and (by_cpu > rate or use_of_cpu == 0.0))
+        or holder == NOWHERE
+    ):
+        if link >= 0 and by_link == rate:
+            holder = BY_LINK
+        elif use_of_cpu > 0.0 and by_cpu == rate:
+            holder = BY_CPU
+        elif use_of_cpu > 0.0 and before == NOWHERE and _is_full(state, cpu, own * use_of_cpu):
+            holder = BY_CPU  # as its level will tell
+        else:
+            holder = OWN
+    if holder == BY_LINK:
+        pace = weight / use_of_link
+        parts = weight, pace * use_of_cpu
+    elif holder == BY_CPU:
+        pace = weight_on_cpu / use_of_cpu
+        parts = pace * use_of_link, weight_on_cpu
+    else:
+        pace = rate if rate < np.inf else 0.0  # until its leaves have been looked at
+        parts = pace * use_of_link, pace * use_of_cpu
+    moved = holder != before or pace != activity.pace
+    if moved and before != NOWHERE:
+        _account(layout, state, slot, now)
+
+    # Leaves
+    ceiling, tied = own, False
+    for column in range(4):
+        leaf, use = layout.leaves[slot, column], state.usage[slot, column]
+        if leaf < 0 or use <= 0.0:
+            continue
+        if state.resources[leaf].level < np.inf:
+            tied = holder != OWN
+            if moved and leaf != source:
+                _queue_resource(state, leaf)
+        elif rate * use > state.room[slot, column] * (1.0 + ROUNDING):
+            state.room[slot, column] = np.inf
+            _queue_resource(state, leaf)
+        else:
+            ceiling = min(ceiling, state.room[slot, column] / use)
+
+    # Hubs
+    if holder != before and before != NOWHERE:
+        _let_go(layout, state, slot)
+    activity.holder = holder
+    activity.pace = pace
+    for column in range(2):
+        hub = layout.hubs[slot, column]
+        if hub >= 0 and (holder != before or parts[column] != state.part[slot, column]):
+            _book(layout, state, slot, column, parts[column])
+            if hub != source:
+                _queue_resource(state, hub)
+    _tie(layout, state, slot, tied)
+    for role in range(3):
+        heap, key = _heap_of(layout, slot, holder, role), 0.0
+        column = role - LINK_SIDE
+        if role == TIME:
+            if not moved:
+                continue
+            key = _end(layout, state, slot, now)
+        elif heap < 0:
+            continue
+        elif holder == OWN:
+            key = -pace * state.usage[slot, column] / state.weight[slot, column]
+        elif holder - BY_LINK == column:
+            key = ceiling * state.usage[slot, column] / state.weight[slot, column]
+        else:
+            # At this ratio of the CPU's level and the link's, both hold the slot back.
+            key = use_of_cpu * weight / (weight_on_cpu * use_of_link)
+            if holder == BY_LINK:
+                key = -key
+        _set_key(layout, state, heap, role, slot, key)
 
 
 @_inner
-def _fair_level(layout, state, resource):
-    """Level of one resource, given those of all others (water-filling)."""
-    first = layout.member_offsets[resource]
-    users = state.resources[resource].users
-    capacity = state.resources[resource].capacity
-    total = weights = 0.0
-    for index in range(users):
+def _let_go(layout, state, slot):
+    """Take a slot off the heaps and the sums in which what holds it back has put it."""
+    holder = state.slots[slot].holder
+    _tie(layout, state, slot, False)
+    for column in range(2):
+        if layout.hubs[slot, column] >= 0:
+            _book(layout, state, slot, column, 0.0)
+    if holder != OWN:
+        _mark(state, layout.hubs[slot, holder - BY_LINK])
+    for role in range(3):
+        heap = _heap_of(layout, slot, holder, role)
+        if heap >= 0:
+            _remove(layout, state, heap, role, slot)
+
+
+@_inner
+def _book(layout, state, slot, column, part):
+    """Change what a slot contributes to the sums of one of its hubs."""
+    more = part - state.part[slot, column]
+    state.part[slot, column] = part
+    holder, link = state.slots[slot].holder, layout.hubs[slot, 0]
+    users = state.resources[layout.hubs[slot, column]]
+    if holder == OWN:
+        users.fixed += more
+    elif holder - BY_LINK == column:
+        users.weights += more
+        users.rounded += users.weights + abs(more)
+    elif holder == BY_LINK:
+        state.resources[link].on_cpu += more
+    else:
+        users.of_cpu += more
+
+
+@_inner
+def _tie(layout, state, slot, tied):
+    """Keep a slot among those of its hub whose leaves must be told of the hub's level, or not."""
+    activity = state.slots[slot]
+    if tied == (activity.tie >= 0):
+        return
+    hub = layout.hubs[slot, activity.holder - BY_LINK]
+    first = layout.heap_offsets[_heap(hub, TAGS)]
+    if tied:
+        activity.tie = state.resources[hub].ties
+        state.tied[first + activity.tie] = slot
+        state.resources[hub].ties += 1
+    else:
+        state.resources[hub].ties -= 1
+        last = state.tied[first + state.resources[hub].ties]
+        state.tied[first + activity.tie] = last
+        state.slots[last].tie = activity.tie
+        activity.tie = -1
+
+
+# --- hubs -----------------------------------------------------------------------------------
+
+
+@_inner
+def _advance(state, hub, now):
+    """Bring the served amount of a hub up to date, before its level changes."""
+    users = state.resources[hub]
+    if users.level < np.inf:
+        users.served += users.level * (now - users.since)
+    users.since = now
+
+
+@_inner
+def _hub_level(layout, state, hub):
+    """Level at which those that a hub holds back take what the others leave.
+
+    Infinite if it holds back none and need not; 0 if it must, so that the first ones are found.
+    """
+    users = state.resources[hub]
+    # What rounding has left in the sums goes when nobody is left.
+    if state.counts_of_heaps[_heap(hub, TAGS)] == 0:
+        users.weights = users.on_cpu = users.rounded = users.served = 0.0
+    elif users.rounded > DIGITS * users.weights:
+        _sum_anew(layout, state, hub)
+    if state.counts_of_heaps[_heap(hub, FLOORS)] == 0:
+        users.fixed = 0.0
+    load = users.fixed
+    if hub % 3 == CPU:
+        for link in (hub + SEND, hub + RECEIVE):
+            if state.resources[link].level < np.inf:
+                load += state.resources[link].on_cpu * state.resources[link].level
+    else:
+        if state.counts_of_heaps[_heap(hub, TO_LINK)] == 0:
+            users.of_cpu = 0.0
+        cpu = hub - hub % 3 + CPU
+        if state.resources[cpu].level < np.inf:
+            load += users.of_cpu * state.resources[cpu].level
+    if state.counts_of_heaps[_heap(hub, TAGS)] > 0:
+        return max((users.capacity - load) / users.weights, 0.0)
+    return np.inf if load <= users.capacity * (1.0 + ROUNDING) else 0.0
+
+
+@_inner
+def _is_full(state, hub, load):
+    """Whether a hub that holds back none must do so with so much more load."""
+    users = state.resources[hub]
+    return users.level == np.inf and users.fixed + load > users.capacity
+
+
+@_inner
+def _sum_anew(layout, state, hub):
+    """Sum up what a hub holds back: what has been added and taken off makes the sums coarse."""
+    users = state.resources[hub]
+    column = 1 if hub % 3 == CPU else 0
+    users.weights = users.on_cpu = users.rounded = 0.0
+    first = layout.heap_offsets[_heap(hub, TAGS)]
+    for place in range(first, first + state.counts_of_heaps[_heap(hub, TAGS)]):
+        slot = state.entries[place].member
+        users.weights += state.part[slot, column]
+        users.on_cpu += state.part[slot, 1]
+    users.rounded = users.weights
+
+
+@_inner
+def _on_wrong_side(layout, state, hub):
+    """A slot that a hub wrongly holds back at its level, or wrongly does not, or -1."""
+    margin = 1.0 + 2.0 * ROUNDING
+    level = state.resources[hub].level
+    heap = _heap(hub, CEILINGS)
+    if state.counts_of_heaps[heap] > 0:
+        top = state.entries[layout.heap_offsets[heap]]
+        if level > top.key * margin:
+            return top.member
+    heap = _heap(hub, FLOORS)
+    if state.counts_of_heaps[heap] > 0:
+        top = state.entries[layout.heap_offsets[heap]]
+        if -top.key > level * margin:
+            return top.member
+    cpu = hub - hub % 3 + CPU
+    if not layout.is_hub[cpu]:
+        return -1
+    level_of_cpu = state.resources[cpu].level
+    for link in (cpu + SEND, cpu + RECEIVE):
+        if hub != cpu and hub != link:
+            continue
+        level = state.resources[link].level
+        heap = _heap(link, TO_CPU)
+        if state.counts_of_heaps[heap] > 0:
+            top = state.entries[layout.heap_offsets[heap]]
+            if -top.key * level > level_of_cpu * margin:
+                return top.member
+        heap = _heap(link, TO_LINK)
+        if state.counts_of_heaps[heap] > 0:
+            top = state.entries[layout.heap_offsets[heap]]
+            if level_of_cpu > top.key * level * margin:
+                return top.member
+    return -1
+
+
+@_inner
+def _pass_on(layout, state, hub, old):
+    """Have those looked at that depend on a hub's level, once it has changed enough."""
+    users = state.resources[hub]
+    if users.level != old:
+        _mark(state, hub)
+    if users.level == users.passed_on or (
+        abs(users.level - users.passed_on) <= SETTLED * min(users.level, users.passed_on)
+    ):
+        return
+    users.passed_on = users.level
+    if hub % 3 == CPU:
+        for link in (hub + SEND, hub + RECEIVE):
+            if state.counts_of_heaps[_heap(link, TO_LINK)] > 0:
+                _queue_resource(state, link)
+    elif users.on_cpu > 0.0:
+        _queue_resource(state, hub - hub % 3 + CPU)
+    first = layout.heap_offsets[_heap(hub, TAGS)]
+    for slot in state.tied[first : first + users.ties]:
+        for column in range(4):
+            _queue_if_short(state, layout.leaves[slot, column])
+
+
+@_inner
+def _time_next_end(layout, state, hub, now):
+    """Set when the first of those that a hub holds back will end."""
+    item, heap = layout.slots + hub, _heap(hub, TAGS)
+    if state.counts_of_heaps[heap] == 0:
+        _remove(layout, state, EVENTS, TIME, item)
+        return
+    _advance(state, hub, now)
+    to_serve = state.entries[layout.heap_offsets[heap]].key - state.resources[hub].served
+    time = now + max(to_serve, 0.0) / state.resources[hub].level
+    _set_key(layout, state, EVENTS, TIME, item, time)
+
+
+# --- leaves ---------------------------------------------------------------------------------
+
+
+@_inner
+def _settle_leaf(layout, state, leaf, halved):
+    """Find the level of a leaf, given those of all others (water-filling), or make room."""
+    first = layout.member_offsets[leaf]
+    users = state.resources[leaf]
+    fixed = flexible = weights = 0.0
+    for index in range(users.users):
         slot, column = state.members[first + index], state.member_columns[first + index]
         use = state.usage[slot, column]
         state.demand[index] = -1.0
         if use > 0.0:
-            state.demand[index] = use * _allowed_rate(layout, state, slot, resource)
-            total += state.demand[index]
+            demand = use * _rate_elsewhere(layout, state, slot, leaf)
+            state.demand[index] = demand
             weights += state.weight[slot, column]
-    if total <= capacity * (1.0 + ROUNDING):
-        return np.inf
+            if state.slots[slot].holder == OWN:
+                fixed += demand
+            else:
+                flexible += demand
+    level = np.inf
+    if fixed + flexible > users.capacity * (1.0 + ROUNDING):
+        level = _filled_level(state, leaf, first, users.capacity, weights)
+    if halved and max(level, users.level) < np.inf:
+        level = 0.5 * (level + users.level)
+    growth = 1.0
+    if level == np.inf and flexible > 0.0:
+        growth = max((users.capacity - fixed) / flexible, 1.0)
+    changed = level != users.level and not (
+        abs(level - users.level) <= SETTLED * min(level, users.level)
+    )
+    if changed:
+        users.level = level
+        _mark(state, leaf)
+    for index in range(users.users):
+        slot, column = state.members[first + index], state.member_columns[first + index]
+        use = state.usage[slot, column]
+        if level == np.inf:
+            room = max(state.demand[index], 0.0)
+            if state.slots[slot].holder != OWN and use > 0.0:
+                room *= growth
+                if room < state.room[slot, column]:
+                    _lower_ceiling(layout, state, slot, room / use)
+            state.room[slot, column] = room
+        if changed or state.slots[slot].pace == 0.0:
+            _touch(state, slot)
+
+
+@_inner
+def _lower_ceiling(layout, state, slot, rate):
+    """Have a slot that a hub holds back looked at if it would get more than a rate."""
+    column = state.slots[slot].holder - BY_LINK
+    heap = _heap(layout.hubs[slot, column], CEILINGS)
+    role = LINK_SIDE + column
+    key = rate * state.usage[slot, column] / state.weight[slot, column]
+    if key < state.entries[layout.heap_offsets[heap] + state.places[role, slot]].key:
+        _set_key(layout, state, heap, role, slot, key)
+
+
+@_inner
+def _filled_level(state, leaf, first, capacity, weights):
+    """Level at which the demands use a capacity up."""
     # Those that are held back elsewhere to less than their share leave the rest to the others.
     level = capacity / weights
     while True:
         left, hungry = capacity, 0.0
-        for index in range(users):
+        for index in range(state.resources[leaf].users):
             demand = state.demand[index]
             if demand >= 0.0:
                 place = first + index
@@ -1376,8 +1916,8 @@ def _fair_level(layout, state, resource):
 
 
 @_inner
-def _allowed_rate(layout, state, slot, without):
-    """Rate at which a slot may run if the resource `without` does not hold it back."""
+def _rate_elsewhere(layout, state, slot, without):
+    """Rate at which a slot may run if the leaf `without` does not hold it back."""
     rate = state.limit[slot]
     for column in range(4):
         resource = layout.slot_resources[slot, column]
@@ -1387,85 +1927,98 @@ def _allowed_rate(layout, state, slot, without):
     return rate
 
 
-@_inner
-def _set_rate(layout, state, slot, now):
-    rate = _allowed_rate(layout, state, slot, -1)
-    gain = rate - state.slots[slot].rate
-    if gain == 0.0:
-        return
-    _account(layout, state, slot, now)
-    for column in range(4):
-        resource = layout.slot_resources[slot, column]
-        if resource >= 0:
-            state.resources[resource].load += gain * state.usage[slot, column]
-    state.slots[slot].rate = rate
-    state.slots[slot].finish = now + state.slots[slot].left / rate
-    _schedule(state, slot)
-
-
-# --- event list -----------------------------------------------------------------------------
+# --- heaps ----------------------------------------------------------------------------------
 
 
 @_inner
-def _schedule(state, slot):
-    """Insert a slot into the event list, or move it after its finish time has changed."""
-    place = state.slots[slot].place
+def _heap(resource, kind):
+    return 1 + KINDS * resource + kind
+
+
+@_inner
+def _heap_of(layout, slot, holder, role):
+    """The heap in which a slot stands in a role, -1 if in none."""
+    link, cpu = layout.hubs[slot, 0], layout.hubs[slot, 1]
+    if role == TIME:
+        if holder == OWN:
+            return EVENTS
+        return _heap(link if holder == BY_LINK else cpu, TAGS)
+    if role == LINK_SIDE:
+        if link < 0:
+            return -1
+        if holder == BY_CPU:
+            return _heap(link, TO_LINK)
+        return _heap(link, CEILINGS if holder == BY_LINK else FLOORS)
+    if cpu < 0:
+        return -1
+    if holder == BY_LINK:
+        return _heap(link, TO_CPU)
+    return _heap(cpu, CEILINGS if holder == BY_CPU else FLOORS)
+
+
+@_inner
+def _set_key(layout, state, heap, role, item, key):
+    """Insert an item into a heap, or move it after its key has changed."""
+    place = state.places[role, item]
     if place < 0:
-        place = state.counts[0].events
-        state.counts[0].events += 1
-    place = _towards_root(state, slot, place)
-    _towards_leaves(state, slot, place)
+        place = state.counts_of_heaps[heap]
+        state.counts_of_heaps[heap] += 1
+    elif state.entries[layout.heap_offsets[heap] + place].key == key:
+        return
+    first, count = layout.heap_offsets[heap], state.counts_of_heaps[heap]
+    _sift(state.entries, state.places, first, count, role, item, key, place)
 
 
 @_inner
-def _unschedule(state, slot):
-    place = state.slots[slot].place
+def _remove(layout, state, heap, role, item):
+    """Take an item off a heap if it stands there."""
+    place = state.places[role, item]
     if place < 0:
         return
-    state.slots[slot].place = -1
-    state.counts[0].events -= 1
-    last = state.event_list[state.counts[0].events]
-    if last != slot:
-        place = _towards_root(state, last, place)
-        _towards_leaves(state, last, place)
+    state.places[role, item] = -1
+    state.counts_of_heaps[heap] -= 1
+    first, count = layout.heap_offsets[heap], state.counts_of_heaps[heap]
+    last = state.entries[first + count]
+    if last.member != item:
+        _sift(state.entries, state.places, first, count, role, last.member, last.key, place)
 
 
-@_inner
-def _earlier(state, first, second):
-    # Equal times go by slot, so that the order of events does not depend on history.
-    time, other = state.slots[first].finish, state.slots[second].finish
-    return time < other or (time == other and first < second)
-
-
-@_inner
-def _towards_root(state, slot, place):
+@_called
+def _sift(entries, places, first, count, role, item, key, place):
+    """Put an item in order that a heap has a free place for; each entry has four children."""
+    free = place
     while place > 0:
-        parent = state.event_list[(place - 1) >> 1]
-        if not _earlier(state, slot, parent):
+        parent = (place - 1) >> 2
+        above = entries[first + parent]
+        if not _earlier(key, item, above.key, above.member):
             break
-        state.event_list[place] = parent
-        state.slots[parent].place = place
-        place = (place - 1) >> 1
-    state.event_list[place] = slot
-    state.slots[slot].place = place
-    return place
+        _put(entries, places, first, role, place, above.member, above.key)
+        place = parent
+    if place == free:
+        child = 4 * place + 1
+        while child < count:
+            best = entries[first + child]
+            least, least_item, next_place = best.key, best.member, child
+            for other in range(child + 1, min(child + 4, count)):
+                entry = entries[first + other]
+                if _earlier(entry.key, entry.member, least, least_item):
+                    least, least_item, next_place = entry.key, entry.member, other
+            if not _earlier(least, least_item, key, item):
+                break
+            _put(entries, places, first, role, place, least_item, least)
+            place = next_place
+            child = 4 * place + 1
+    _put(entries, places, first, role, place, item, key)
 
 
 @_inner
-def _towards_leaves(state, slot, place):
-    count = state.counts[0].events
-    while True:
-        child = 2 * place + 1
-        if child >= count:
-            break
-        if child + 1 < count and _earlier(
-            state, state.event_list[child + 1], state.event_list[child]
-        ):
-            child += 1
-        if not _earlier(state, state.event_list[child], slot):
-            break
-        state.event_list[place] = state.event_list[child]
-        state.slots[state.event_list[place]].place = place
-        place = child
-    state.event_list[place] = slot
-    state.slots[slot].place = place
+def _put(entries, places, first, role, place, item, key):
+    entries[first + place].key = key
+    entries[first + place].member = item
+    places[role, item] = place
+
+
+@_inner
+def _earlier(key, item, other_key, other_item):
+    # Equal keys go by item, so that the order of events does not depend on history.
+    return (key < other_key) | ((key == other_key) & (item < other_item))

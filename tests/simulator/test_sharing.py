@@ -7,6 +7,7 @@ connections, threads or steps: each worker starts everything that it has at once
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from asgd_model.cluster import Cluster, Node
 from asgd_model.profile import Calibration, CommunicationCost, Profile
+from asgd_model.simulator.engine import LEAST_WEIGHT
 
 from .jobs import MB, Job, first_step, node, per_byte
 
@@ -32,9 +34,9 @@ costs = st.builds(
 
 
 def progressive_filling(
-    use: NDArray[np.float64], capacity: NDArray[np.float64]
+    use: NDArray[np.float64], capacity: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Max-min fair rates: all grow alike until a resource is full, which stops its users.
+    """Max-min fair rates: all grow by their weights until a resource is full: its users stop.
 
     Bertsekas and Gallager, Data Networks, section 6.5.2. `use` is 1 where an activity needs a
     resource, shape (activities, resources).
@@ -42,11 +44,12 @@ def progressive_filling(
     rate, free = np.zeros(len(use)), capacity.astype(float)
     growing = use.any(axis=1)
     while growing.any():
-        users = use[growing].sum(axis=0)
-        room = np.where(users > 0, free / np.maximum(users, 1), np.inf)
-        rate[growing] += room.min()
-        free -= users * room.min()
-        full = (users > 0) & (room <= room.min() * (1 + 1e-12))
+        speed = weight[growing] @ use[growing]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            room = np.where(speed > 0, free / speed, np.inf)
+        rate[growing] += room.min() * weight[growing]
+        free -= speed * room.min()
+        full = (speed > 0) & (room <= room.min() * (1 + 1e-12))
         growing &= ~use[:, full].any(axis=1)
     return rate
 
@@ -180,10 +183,16 @@ def make_traffic(
 
 
 @st.composite
-def traffics(draw: st.DrawFn, costs: st.SearchStrategy, computations: bool) -> Traffic:
-    """Up to four workers and three servers, all different."""
+def traffics(
+    draw: st.DrawFn, costs: st.SearchStrategy, computations: bool, most_workers: int = 4
+) -> Traffic:
+    """Up to so many workers and three servers, all different.
+
+    Starts are multiples of a time that no ratio of a size and a rate comes near.
+    """
     nodes = st.builds(node, cores=st.floats(0.1, 3.0), down=rates, up=rates, threads=st.just(4))
-    workers, servers = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    workers, servers = draw(st.integers(1, most_workers)), draw(st.integers(1, 3))
+    starts = st.integers(0, 2000).map(lambda number: 1e-3 / np.pi * number)
 
     def several(strategy: st.SearchStrategy, number: int) -> list:
         return draw(st.lists(strategy, min_size=number, max_size=number))
@@ -193,7 +202,7 @@ def traffics(draw: st.DrawFn, costs: st.SearchStrategy, computations: bool) -> T
         several(nodes, servers),
         several(sizes, 2 * servers),
         several(works, 1 + servers) if computations else [],
-        several(st.floats(0.0, 2.0), workers),
+        several(starts, workers),
         draw(costs),
     )
 
@@ -221,9 +230,44 @@ def test_transfers_are_max_min_fair(traffic):
     capacity[::3] = capacity[::3] / cost if cost > 0 else np.inf
 
     def filled(present: NDArray[np.int64]) -> NDArray[np.float64]:
-        return progressive_filling(traffic.use[present] > 0, capacity)
+        return progressive_filling(traffic.use[present] > 0, capacity, np.ones(len(present)))
 
     assert_same_ends(traffic, filled)
+
+
+@moderate
+@given(
+    traffics(st.just([CommunicationCost()] * 4), computations=False, most_workers=12),
+    st.floats(0.2, 1.0),
+)
+def test_weighted_shares_are_max_min_fair(traffic, newcomer_share):
+    """The engine, which touches few of a link's users at an event, fills as if it touched all.
+
+    A connection that starts to send has its share of the highest weight at its server's link.
+    """
+    ops, servers = len(traffic.work), len(traffic.cluster.servers)
+    links = traffic.capacity.copy()
+    links[::3] = np.inf
+    weight: dict[int, float] = {}
+
+    def filled(present: NDArray[np.int64]) -> NDArray[np.float64]:
+        new = [activity for activity in present.tolist() if activity not in weight]
+        for activity in sorted(
+            new, key=lambda activity: (traffic.starts[activity // ops], activity)
+        ):
+            weights = [
+                weight[other]
+                for other in present.tolist()
+                if other in weight and other % ops == activity % ops
+            ]
+            joins = activity % ops < servers and len(weights) > 0
+            weight[activity] = max(newcomer_share * max(weights), LEAST_WEIGHT) if joins else 1.0
+        weights = np.array([weight[activity] for activity in present])
+        return progressive_filling(traffic.use[present] > 0, links, weights)
+
+    calibration = Calibration(newcomer_share=newcomer_share)
+    cluster = replace(traffic.cluster, calibration=calibration)
+    assert_same_ends(traffic._replace(cluster=cluster), filled)
 
 
 @moderate
