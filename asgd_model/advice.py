@@ -80,8 +80,9 @@ def advise(
     """Simulate what one change at a time would bring to a job.
 
     The changes: twice the rate of all links, one more server, twice the cores of each worker or
-    of each server (with as many threads as before), and each other order of transmissions. What
-    changes the step itself, such as a larger batch, needs a profile of its own.
+    of each server (with as many threads as before), each other order of transmissions, and a
+    batch twice as large, whose computation is taken to be in proportion
+    (`Profile.with_batch_size`). What else changes the step itself needs a profile of its own.
 
     Parameters
     ----------
@@ -134,6 +135,8 @@ def advise(
         **cluster,
     }
     trials = [(change, profile, changed) for change, changed in changes.items()]
+    larger = profile.with_batch_size(2 * profile.metadata.batch_size)
+    trials.append(("twice the batch size", larger, present))
     for change, other in (other_profiles or {}).items():
         trials.append((change, other, Cluster.like(other, workers, len(present.servers), **nodes)))
 

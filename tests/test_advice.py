@@ -22,10 +22,10 @@ def gains(table: pd.DataFrame) -> pd.Series:
 
 
 def test_link_limits(small: Profile) -> None:
-    """On slow links twice the rate doubles the throughput, and cores bring nothing."""
-    table = advise(small, 12, bandwidth=4e6, worker_cores=100.0, replications=5)
-    gain = gains(table)
-    assert table["change"][0] == "twice the bandwidth"
+    """On slow links twice the rate, or a batch twice as large, doubles it; cores bring nothing."""
+    gain = gains(advise(small, 12, bandwidth=4e6, worker_cores=100.0, replications=5))
+    assert set(gain.index[:2]) == {"twice the bandwidth", "twice the batch size"}
+    assert gain["twice the batch size"] == pytest.approx(1.0, abs=0.05)
     assert gain["twice the bandwidth"] == pytest.approx(1.0, abs=0.25)
     assert gain["twice the workers' cores"] == pytest.approx(0.0, abs=0.01)
     assert 0.0 < gain["one more server"] < gain["twice the bandwidth"]  # it takes 1 of 4 MB
@@ -38,6 +38,7 @@ def test_workers_limit(small: Profile) -> None:
     assert table["change"][0] == "twice the workers' cores"
     assert gain["twice the workers' cores"] == pytest.approx(1.0, abs=0.05)
     assert abs(gain["twice the bandwidth"]) < 0.01
+    assert abs(gain["twice the batch size"]) < 0.05
 
 
 def test_common_seeds(small: Profile) -> None:
