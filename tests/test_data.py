@@ -159,7 +159,8 @@ def test_runs_are_plausible(path: Path, profiles: dict[tuple[str, str, int], Pro
         profile = profiles[UNPROFILED.get(path.stem, path.stem), dnn, batch_size]
         for resource in (DOWNLINK, UPLINK):
             rate = 8.0 * profile.bytes_moved(resource) * job["steps_per_s"]
-            assert (rate <= job["parameter_servers"] * profile.metadata.link_rate).all()
+            most = job["parameter_servers"] * profile.metadata.link_rate
+            assert (rate <= 1.01 * most).all()  # the rate is a mean over downloads
 
 
 @pytest.mark.parametrize("path", STEPS, ids=lambda path: path.name)

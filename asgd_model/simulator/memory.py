@@ -8,7 +8,7 @@ from asgd_model.errors import InputError
 MEMORY_LIMIT = 8e9
 """Bytes that a simulation may take, or several that run at the same time."""
 
-_PER_SLOT = 400
+_PER_SLOT = 560
 _PER_OPERATION = 40
 _PER_STEP = 40
 """Bytes of the engine's arrays for each slot (a connection in one direction, a thread, a

@@ -26,6 +26,8 @@ from .kills import ROOT, asgd_model, kill_often, killed, undisturbed
 TRACES = sorted((ROOT / "data" / "raw").glob("*/alexnet/*.pb.gz"))[:2]
 KERNELSPEC = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
+pytestmark = pytest.mark.slow
+
 often = pytest.mark.parametrize(
     "times", [pytest.param(4, id="some"), pytest.param(40, id="many", marks=pytest.mark.large)]
 )

@@ -66,7 +66,7 @@ def test_parameters(tmp_path_factory: pytest.TempPathFactory, parameters: dict[s
     folder = project(tmp_path_factory.mktemp("parameters"))
     run = {"name": "a", "notebook": "notebooks/a.ipynb", "parameters": parameters}
     try:
-        text = yaml.safe_dump({"runs": [run]}, allow_unicode=True)
+        text = yaml.safe_dump({"runs": [run]})
     except ValueError:  # an integer of more digits than Python writes
         text = (
             "runs: [{name: a, notebook: notebooks/a.ipynb, parameters: {x: 0x" + "f" * 5000 + "}}]"
