@@ -104,7 +104,7 @@ class Network:
     def reshape(self, active: Sequence[str]) -> None:
         """Shape the links of some nodes anew, for traffic among these alone.
 
-        Classes of ``htb`` carry credit from what went before: after some minutes with other
+        Classes of ``htb`` seem to carry credit from what went before: after some minutes with other
         flows, one of six was seen to get all that the others' assured rates left.
 
         Raises
