@@ -125,7 +125,7 @@ def predict_all(
             steps=steps,
             **options,
         )
-        tables.append(pd.DataFrame(job, index=curve.index).join(curve))
+        tables.append(_of_job(job, curve))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -157,12 +157,15 @@ def measured_jobs(
     """
     data = Path(folder)
     runs = load_all_measurements(data)
+    steps: dict[str, pd.DataFrame] = {}
     for (name, dnn, batch_size), measured in runs.groupby(list(JOB), sort=False):
         platform = str(name)
         profiles = data / "profiles" / (stand_ins or {}).get(platform, platform)
         profile = load_profile(profiles / f"{dnn}_b{batch_size}.profile.json.gz")
-        steps = load_steps(data / "measurements" / f"{platform}.steps.csv.gz")
-        own = steps[(steps["dnn"] == dnn) & (steps["batch_size"] == batch_size)]
+        if platform not in steps:
+            steps[platform] = load_steps(data / "measurements" / f"{platform}.steps.csv.gz")
+        of_all = steps[platform]
+        own = of_all[(of_all["dnn"] == dnn) & (of_all["batch_size"] == batch_size)]
         job = {"platform": platform, "dnn": dnn, "batch_size": batch_size}
         yield job, profile, measured, steps_per_worker(own)
 
@@ -191,7 +194,7 @@ def compare_all(curves: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
         own = jobs.get_group((platform, dnn, batch_size))
         table = compare(curve, own).merge(noise(own), on=["workers", "servers", "repeat"])
         job = {"platform": platform, "dnn": dnn, "batch_size": batch_size}
-        tables.append(pd.DataFrame(job, index=table.index).join(table))
+        tables.append(_of_job(job, table))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -241,7 +244,7 @@ def noise_of_all(measured: pd.DataFrame) -> pd.DataFrame:
     ):
         job = {"dnn": dnn, "batch_size": batch_size, "policy": policy}
         table = noise(own)
-        tables.append(pd.DataFrame(job, index=table.index).join(table))
+        tables.append(_of_job(job, table))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -393,6 +396,13 @@ def replay_steps(profile: Profile, run: pd.DataFrame, *, seed: int = 0) -> pd.Da
         stop_at_first=False,
         seed=seed,
     ).to_frame()
+
+
+def _of_job(job: dict[str, Any], table: pd.DataFrame) -> pd.DataFrame:
+    """The table with columns in front that say which job it is of."""
+    import pandas as pd
+
+    return pd.DataFrame(job, index=table.index).join(table)
 
 
 def _fitted_sizes(method: str) -> tuple[int, ...]:

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from asgd_model.cluster import Cluster
 from asgd_model.errors import InputError
 from asgd_model.profile import Profile
-from asgd_model.simulator import replicate
+from asgd_model.simulator import replicate, throughput_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,10 +61,11 @@ def throughput_by_offset(
     if offsets < 2:
         raise InputError("throughput_by_offset", offsets, "2 or more", field="offsets")
     length = float(profile.step_times.mean())
-    alone = _mean(profile, 1, np.zeros(1), steps, replications, seed)
+    one, two = Cluster.like(profile), Cluster.like(profile, 2)
+    alone = _mean(profile, one, [0.0], steps, replications, seed)
     fractions = np.arange(offsets) / offsets
     rates = [
-        _mean(profile, 2, np.array([0.0, fraction * length]), steps, replications, seed)
+        _mean(profile, two, [0.0, fraction * length], steps, replications, seed)
         for fraction in fractions
     ]
     return pd.DataFrame(
@@ -162,18 +164,9 @@ def lock_breakers(
 
     rows = []
     for name, cluster in variants.items():
+        at_once = np.zeros(len(cluster.workers))
         together, scattered = (
-            float(
-                np.mean(
-                    [
-                        result.steps_per_s
-                        for result in replicate(
-                            profile, cluster, replications, steps=steps, starts=starts, seed=seed
-                        )
-                    ]
-                )
-            )
-            for starts in (np.zeros(len(cluster.workers)), None)
+            _mean(profile, cluster, starts, steps, replications, seed) for starts in (at_once, None)
         )
         lost = 1.0 - together / scattered
         rows.append({"variant": name, "together": together, "random": scattered, "lost": lost})
@@ -182,12 +175,11 @@ def lock_breakers(
 
 def _mean(
     profile: Profile,
-    workers: int,
-    starts: np.ndarray[tuple[int], np.dtype[np.float64]],
+    cluster: Cluster,
+    starts: ArrayLike | None,
     steps: int,
     replications: int,
     seed: int,
 ) -> float:
-    cluster = Cluster.like(profile, workers)
     results = replicate(profile, cluster, replications, steps=steps, starts=starts, seed=seed)
-    return float(np.mean([result.steps_per_s for result in results]))
+    return throughput_interval(results)[0]

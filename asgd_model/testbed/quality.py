@@ -12,8 +12,6 @@ from asgd_model.testbed.platform import Platform
 if TYPE_CHECKING:
     import pandas as pd
 
-JOB = [column for column in RUN if column not in ("workers", "repeat")]
-
 
 def resource_use(measured: pd.DataFrame, platform: Platform) -> pd.DataFrame:
     """How much of its links and CPU quotas each run used, by the counters of the nodes.
