@@ -189,11 +189,7 @@ def throughput_grid(predictions: pd.DataFrame, measured: pd.DataFrame) -> Figure
         throughput(curve, runs.get_group(job), ax)
         platform, dnn, batch_size = job
         ax.set_title(f"{dnn}, batch {batch_size}\n{platform}", loc="left", fontsize="small")
-        handles, labels = ax.get_legend_handles_labels()
-        ax.get_legend().remove()
-    figure.legend(
-        handles, labels, frameon=False, fontsize="small", loc="outside lower center", ncols=3
-    )
+    _share_legend(figure)
     return figure
 
 
@@ -215,11 +211,7 @@ def throughput_by_servers(curves: Mapping[str, pd.DataFrame]) -> Figure:
     for ax, (job, curve) in zip(axes[0], curves.items(), strict=True):
         throughput(curve, ax=ax)
         ax.set_title(job, loc="left", fontsize="medium")
-        handles, labels = ax.get_legend_handles_labels()
-        ax.get_legend().remove()
-    figure.legend(
-        handles, labels, frameon=False, fontsize="small", loc="outside lower center", ncols=3
-    )
+    _share_legend(figure)
     return figure
 
 
@@ -1327,6 +1319,17 @@ def save(figure: Figure, table: pd.DataFrame, path: str | os.PathLike[str]) -> N
             write_bytes(stem.with_name(f"{stem.name}.{extension}"), buffer.getvalue())
     text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     write_bytes(stem.with_name(f"{stem.name}.csv"), text.encode())
+
+
+def _share_legend(figure: Figure) -> None:
+    """One legend below all panels, that of the last one, in place of one in each."""
+    for ax in figure.axes:
+        if (legend := ax.get_legend()) is not None:
+            handles, labels = ax.get_legend_handles_labels()
+            legend.remove()
+    figure.legend(
+        handles, labels, frameon=False, fontsize="small", loc="outside lower center", ncols=3
+    )
 
 
 def _bounds(ax: Axes, curve: pd.DataFrame) -> None:
